@@ -70,7 +70,6 @@
 //!
 //! A [`preset`] is a builder with the values from the documentation of one kind of service, such as its quota. An
 //! example is `preset::currency_rates("https://rates.example.com")?`. [`preset::ALL`] lists the presets.
-//!
 //! With the feature `serde`, a `StackConfig` contains the configuration of a client or a stack, read [from a file or
 //! the environment](preset#configuration-from-files).
 //!
@@ -123,21 +122,19 @@
 //! ```
 //!
 //! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once.
-//!
 //! The retry layer clones its inner service for each call, and the rate limit layer for each attempt. A clone of
 //! hyper-util's client copies its settings. To copy only a pointer, share the client in an `Arc`, and pass this
 //! `service` to `ServiceBuilder::service`:
 //!
 //! ```
-//! # use std::sync::Arc;
-//! # use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+//! # use {std::sync::Arc, hyper_util::{client::legacy::Client, rt::TokioExecutor}};
 //! # use tower_outbound::{Body, body::ReplayBody};
 //! let client = Arc::new(Client::builder(TokioExecutor::new()).build_http::<ReplayBody<Body>>());
 //! let service = tower::service_fn(move |request| client.request(request));
 //! ```
 //!
-//! [`guide::other_layers`] shows where the layers of tower and tower-http belong in such a stack.
-//!
+//! [`guide::other_layers`] shows where the layers of tower and tower-http belong in such a stack, and
+//! [`guide::stack`](mod@guide::stack#when-a-stack-does-not-compile) how to read the compiler's errors.
 //! [`StackBuilder::layer`](stack::StackBuilder::layer) creates the whole stack of a preset for any
 //! `Service<http::Request<ReplayBody<B>>>`.
 //! [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) creates a client over such a
@@ -181,35 +178,6 @@
 //!
 //! The scripted service is a tower service, so it also works with custom layers and stacks. [`test_util`] also contains
 //! a scripted loopback server, an assertion that checks every window against a quota, and repeatable jitter and ids.
-//!
-//! # When a stack does not compile
-//!
-//! A method call on the stack, such as `oneshot`, does not compile if the inner service does not meet a bound. The
-//! compiler's error states only that "trait bounds were not satisfied". To see which bound is not met, pass the stack
-//! and the type of the request's body to this function:
-//!
-//! ```
-//! fn check<B, S: tower::Service<http::Request<B>>>(service: S) -> S {
-//!     service
-//! }
-//!
-//! # type Body = http_body_util::Empty<bytes::Bytes>;
-//! # let service = tower::service_fn(|_: http::Request<Body>| async { Ok::<_, std::io::Error>(http::Response::new(())) });
-//! let service = check::<Body, _>(service);
-//! ```
-//!
-//! The layers require only what they use:
-//!
-//! - The service returns an `http::Response`, and an error that can be converted to a [`BoxError`].
-//! - Under [`retry`], [`limit`] and in a preset, the service is `Clone`.
-//! - Under [`retry`], both bodies implement `http_body::Body`, the request's body is `'static`, and the service takes a
-//!   [`ReplayBody`](body::ReplayBody) of it.
-//! - In a preset and under a signature, the request's body is `Send + 'static`. No other type needs to be `Debug`,
-//!   `Send` or `'static`.
-//!
-//! # Time
-//!
-//! All layers use tokio's clock, so a test with `tokio::time::pause` is exact and instant.
 //!
 //! # Guide
 //!

@@ -56,6 +56,15 @@ pub(super) struct Checks {
 /// How late a waiter behind others may be refused: 10 ms in nanoseconds.
 const LATE_REFUSAL: u64 = 10_000_000;
 
+/// Returns a violation with the text if the condition holds.
+macro_rules! violation_if {
+    ($condition:expr, $($text:tt)+) => {
+        if $condition {
+            return Err(Violation(format!($($text)+)));
+        }
+    };
+}
+
 impl Checks {
     pub(super) fn new(script: &Script) -> Self {
         let windows = || script.requests().map(Window::new).collect();
@@ -167,17 +176,14 @@ impl Checks {
         let (rank, cost) = (caller.call.priority.rank(), u64::from(caller.call.cost.get()));
         let waiting = &mut self.waiting[rank];
         let first = waiting.first().copied();
-        if was_queued && !waiting.contains(&caller.joined) {
-            return Err(Violation(format!("a second grant at {now}: {caller:?}")));
-        }
+        violation_if!(was_queued && !waiting.contains(&caller.joined), "a second grant at {now}: {caller:?}");
         // A new request has not joined the queue. While no further request may be in flight, those that are go first.
-        if !caller.is_in_flight && first.is_some_and(|first| caller.joined == 0 || first < caller.joined) {
-            return Err(Violation(format!("a grant out of order at {now}: {caller:?}")));
-        }
+        violation_if!(
+            !caller.is_in_flight && first.is_some_and(|first| caller.joined == 0 || first < caller.joined),
+            "a grant out of order at {now}: {caller:?}"
+        );
         waiting.remove(&caller.joined);
-        if now < self.paused_until {
-            return Err(Violation(format!("a grant at {now} before the end of a pause: {caller:?}")));
-        }
+        violation_if!(now < self.paused_until, "a grant at {now} before the end of a pause: {caller:?}");
         if let Some((left, _, _)) = self.gate.as_mut().filter(|(_, end, _)| now < *end) {
             let Some(rest) = left.checked_sub(cost) else {
                 return Err(Violation(format!("a grant beyond the remaining permits at {now}: {caller:?}")));
@@ -194,41 +200,34 @@ impl Checks {
         }
         let total: u64 = self.taken.iter().sum();
         for lower in 1..Priority::COUNT {
-            if self.taken[lower] + 3 < total * self.share / 100 {
-                return Err(Violation(format!("shares of {:?} at {now}", self.taken)));
-            }
+            violation_if!(
+                self.taken[lower] + 3 < total * self.share / 100,
+                "shares of {:?} at {now}",
+                self.taken
+            );
         }
         for window in &mut self.granted {
             let fullest = window.add(now, cost);
-            if fullest > window.limit() {
-                return Err(Violation(format!("{fullest} grants in a window at {now}")));
-            }
+            violation_if!(fullest > window.limit(), "{fullest} grants in a window at {now}");
         }
         Ok(())
     }
 
     /// Checks a request that is sent: the pause, and the windows of the server.
     pub(super) fn sent(&mut self, caller: &Caller, grant: Grant, now: u64) -> Result<(), Violation> {
-        if now - grant.at > self.slack {
-            return Err(Violation(format!("expired permits were used at {now}: {caller:?}")));
-        }
-        if now < self.paused_until {
-            return Err(Violation(format!("a request left at {now} during a pause: {caller:?}")));
-        }
-        if self.gate.is_some_and(|(_, end, is_shut)| is_shut && now < end) {
-            return Err(Violation(format!("a request left at {now} without remaining permits: {caller:?}")));
-        }
+        violation_if!(now - grant.at > self.slack, "expired permits were used at {now}: {caller:?}");
+        violation_if!(now < self.paused_until, "a request left at {now} during a pause: {caller:?}");
+        violation_if!(
+            self.gate.is_some_and(|(_, end, is_shut)| is_shut && now < end),
+            "a request left at {now} without remaining permits: {caller:?}"
+        );
         for window in &mut self.arrived {
             let fullest = window.add(now + caller.call.network, caller.call.cost.get().into());
-            if fullest > window.limit() {
-                return Err(Violation(format!("{fullest} arrivals in a window at {now}")));
-            }
+            violation_if!(fullest > window.limit(), "{fullest} arrivals in a window at {now}");
         }
         if let Some(window) = &mut self.arrived_tokens {
             let fullest = window.add(now + caller.call.network, caller.call.tokens.1.into());
-            if fullest > window.limit() {
-                return Err(Violation(format!("{fullest} tokens arrive in a window at {now}")));
-            }
+            violation_if!(fullest > window.limit(), "{fullest} tokens arrive in a window at {now}");
         }
         Ok(())
     }
@@ -284,35 +283,31 @@ impl Checks {
             }
         }
         if let Some((limit, _)) = self.tokens.filter(|_| std::mem::take(&mut self.has_new_tokens)) {
-            if tokens > limit.into() {
-                return Err(Violation(format!("{tokens} of {limit} tokens in a window at {now}")));
-            }
+            violation_if!(tokens > limit.into(), "{tokens} of {limit} tokens in a window at {now}");
         }
         let snapshot = core.snapshot(now);
-        if snapshot.granted + in_block != self.permits {
-            return Err(Violation(format!("{snapshot:?} at {now}, expected {} granted", self.permits)));
-        }
-        if snapshot.in_flight + in_block != in_flight || snapshot.queued != queued {
-            return Err(Violation(format!(
-                "{snapshot:?} at {now}, expected {in_flight} in flight, {queued} queued"
-            )));
-        }
+        violation_if!(
+            snapshot.granted + in_block != self.permits,
+            "{snapshot:?} at {now}, expected {} granted",
+            self.permits
+        );
+        violation_if!(
+            snapshot.in_flight + in_block != in_flight || snapshot.queued != queued,
+            "{snapshot:?} at {now}, expected {in_flight} in flight, {queued} queued"
+        );
         self.held.retain(|until| now < *until);
         if let Some(max) = self.max_in_flight {
             let requests = requests + self.held.len() as u32;
-            if requests > max || snapshot.requests_in_flight != Some(requests) {
-                return Err(Violation(format!("{requests} requests in flight at {now}: {snapshot:?}")));
-            }
+            violation_if!(
+                requests > max || snapshot.requests_in_flight != Some(requests),
+                "{requests} requests in flight at {now}: {snapshot:?}"
+            );
         }
         let is_waiting = self.waiting.iter().any(|waiting| !waiting.is_empty());
-        if is_waiting && core.next_wake(now).is_none() {
-            return Err(Violation(format!("waiters without a timer at {now}")));
-        }
+        violation_if!(is_waiting && core.next_wake(now).is_none(), "waiters without a timer at {now}");
         self.most_waiters = self.most_waiters.max(waiters);
         let (_, slots) = core.slots();
-        if slots > self.most_waiters + 1 {
-            return Err(Violation(format!("{slots} slots for {} waiters", self.most_waiters)));
-        }
+        violation_if!(slots > self.most_waiters + 1, "{slots} slots for {} waiters", self.most_waiters);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod checks;
 pub(crate) mod random;
 mod script;
 mod state;
+mod table;
 mod waits;
 mod window;
 
