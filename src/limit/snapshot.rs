@@ -67,7 +67,7 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// Returns this effect, with the changes of `other` where this effect has none.
+    /// Returns this effect, completed with the changes of `other`.
     pub(super) fn or(self, other: Self) -> Self {
         let (pause, probe_after) = match self.pause {
             Some(_) => (self.pause, self.probe_after),

@@ -112,10 +112,13 @@ impl PermitIssuer for Inner {
         if response.reading.is_permanent() {
             return effect;
         }
-        for remaining in response.limiting() {
+        let mut limiting = response.limiting().peekable();
+        if limiting.peek().is_some() {
             let uncounted = self.limiter.locked(|core, now| core.uncounted(now));
             let longest = self.settings.pauses.longest;
-            self.inspect(|permits, now| permits.session.remember(remaining, uncounted, longest, now));
+            self.inspect(|permits, now| {
+                limiting.for_each(|remaining| permits.session.remember(remaining, uncounted, longest, now));
+            });
         }
         if effect.pause.is_some() || response.requested_pause().is_some() {
             let snapshot = self.limiter.snapshot();

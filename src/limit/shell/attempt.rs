@@ -16,12 +16,8 @@ impl Shared {
     /// Grants or refuses a request without the lock. If the lock is needed, returns the time of the call as `Err`.
     #[inline]
     pub(super) fn attempt(&self, request: &PermitRequest) -> Result<Result<u64, Refusal>, u64> {
-        let clock = &self.setup.clock;
-        let now = clock.now();
-        if request.deadline().is_some_and(|deadline| clock.at(deadline) < now) {
-            return Err(now);
-        }
-        match self.block.take(request.cost().get(), now) {
+        let now = self.setup.clock.now();
+        match self.take_from_block(request, now) {
             Take::Taken => Ok(Ok(now)),
             Take::NeedsLock => Err(now),
             Take::NotBefore(due) => match self.latest(request, now).missed_by(due, now, 0) {
@@ -61,13 +57,23 @@ impl Shared {
 
     /// Grants the permits of a request now. Returns `None`, and counts no refusal, if it cannot.
     pub(crate) fn grant_now(&self, request: &PermitRequest) -> Option<u64> {
-        let (clock, cost) = (&self.setup.clock, request.cost());
-        let now = clock.now();
-        let is_late = request.deadline().is_some_and(|deadline| clock.at(deadline) < now);
-        if !is_late && self.block.take(cost.get(), now) == Take::Taken {
-            return Some(now);
+        let now = self.setup.clock.now();
+        match self.take_from_block(request, now) {
+            Take::Taken => Some(now),
+            _ => {
+                let grant = self.locked(|core, now| core.grant_now(&self.ask(request, now), now))?;
+                Some(grant.at)
+            }
         }
-        self.locked(|core, now| core.grant_now(&self.ask(request, now), now)).map(|grant| grant.at)
+    }
+
+    /// Takes the permits of a request from the open block, unless its deadline has passed.
+    #[inline]
+    fn take_from_block(&self, request: &PermitRequest, now: u64) -> Take {
+        match request.deadline() {
+            Some(deadline) if self.setup.clock.at(deadline) < now => Take::NeedsLock,
+            _ => self.block.take(request.cost().get(), now),
+        }
     }
 
     /// Takes the lock, or takes the permits from a block that another caller has opened meanwhile. Closing that block
