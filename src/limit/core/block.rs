@@ -21,7 +21,7 @@ pub struct Block {
     pub end: u64,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Blocks {
     /// How long a block lasts, in nanoseconds. Zero without a quota, so that no block opens.
     length: u64,

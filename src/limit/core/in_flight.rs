@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, num::NonZeroU32};
 
 /// The requests in flight of a limiter that limits their number.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) max: NonZeroU32,
     /// How many further requests a store admits. `None` unless a store counts the requests of all processes.

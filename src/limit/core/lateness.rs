@@ -18,7 +18,7 @@ const PART: u64 = 16;
 /// Uncollected permits expire after at most this time, even without a quota: 1 s in nanoseconds.
 pub(super) const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Lateness {
     /// The longest time by which a grant is backdated.
     catch_up: u64,

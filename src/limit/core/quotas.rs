@@ -22,14 +22,14 @@ pub enum Rule {
 
 /// The quotas of a limiter that count requests, or those that count other units. A request takes its permits from each
 /// quota.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Quotas {
     pub(super) rule: Rule,
     pub(super) states: Box<[QuotaState]>,
 }
 
 /// The permits of one quota, or the amounts of its unit.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct QuotaState {
     pub(super) quota: Quota,
     /// Spreads the permits over the window.

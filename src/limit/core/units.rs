@@ -7,7 +7,7 @@ use super::quotas::{QuotaState, Quotas, Rule};
 use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Units {
     pub(super) quotas: Quotas,
     /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
