@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, num::NonZeroU32};
 
 use super::{
     script::Script,
-    state::{Caller, State, Tokens, Violation},
+    state::{Caller, State, Tokens, Violation, violation_if},
     window::Window,
 };
 use crate::limit::core::{Block, Core, Grant, Rule, Stage};
@@ -55,15 +55,6 @@ pub(super) struct Checks {
 
 /// How late a waiter behind others may be refused: 10 ms in nanoseconds.
 const LATE_REFUSAL: u64 = 10_000_000;
-
-/// Returns a violation with the text if the condition holds.
-macro_rules! violation_if {
-    ($condition:expr, $($text:tt)+) => {
-        if $condition {
-            return Err(Violation(format!($($text)+)));
-        }
-    };
-}
 
 impl Checks {
     pub(super) fn new(script: &Script) -> Self {

@@ -24,7 +24,7 @@ pub(crate) use self::callers::remaining;
 use self::{
     checks::Checks,
     random::Random,
-    state::{Caller, State, Tokens},
+    state::{Caller, State, Tokens, violation_if},
     waits::{Refused, Start},
 };
 pub use self::{
@@ -151,9 +151,10 @@ impl<'a> Sim<'a> {
     fn step(&mut self) -> Result<bool, Violation> {
         let Some(Reverse((at, number, event))) = self.events.pop() else { return Ok(false) };
         self.report.events += 1;
-        if self.report.events > MOST_EVENTS as u64 {
-            return Err(Violation(format!("no end after {MOST_EVENTS} events: {event:?}")));
-        }
+        violation_if!(
+            self.report.events > MOST_EVENTS as u64,
+            "no end after {MOST_EVENTS} events: {event:?}"
+        );
         self.time = at.max(self.time);
         self.start = Some((self.time, number, event, self.scheduled));
         self.apply(event)?;
@@ -200,9 +201,10 @@ impl<'a> Sim<'a> {
                 self.close_block();
                 self.core.advance(now);
                 self.timer.1 = None;
-                if self.core.next_wake(now).is_some_and(|wake| wake <= now) {
-                    return Err(Violation(format!("the driver spins at {now}")));
-                }
+                violation_if!(
+                    self.core.next_wake(now).is_some_and(|wake| wake <= now),
+                    "the driver spins at {now}"
+                );
             }
             Event::Timer(_) => {}
             Event::Poll(caller) => self.poll(caller)?,

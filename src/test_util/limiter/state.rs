@@ -39,3 +39,13 @@ pub(super) struct Tokens {
 /// A violated guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub(crate) String);
+
+/// Returns a violation with the text if the condition holds.
+macro_rules! violation_if {
+    ($condition:expr, $($text:tt)+) => {
+        if $condition {
+            return Err($crate::test_util::limiter::Violation(format!($($text)+)));
+        }
+    };
+}
+pub(super) use violation_if;
