@@ -88,7 +88,7 @@ impl Attempt {
 
 /// An optional duration, in 8 bytes. Durations above 584 years become [`Duration::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct OptionalDuration(u64);
+pub(super) struct OptionalDuration(pub(super) u64);
 
 impl OptionalDuration {
     pub(super) const NONE: Self = Self(u64::MAX);
@@ -133,9 +133,9 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    pub(super) fn start(&mut self, started: Duration) {
+    pub(super) fn start(&mut self, started: OptionalDuration) {
         let number = self.number().saturating_add(1);
-        let attempt = Attempt { number, started: started.into(), ..Attempt::default() };
+        let attempt = Attempt { number, started, ..Attempt::default() };
         self.earlier.extend(self.last.replace(attempt));
     }
 

@@ -5,7 +5,7 @@ use std::{
 
 use http::Extensions;
 
-use super::{CallContext, extension_beside};
+use super::{CallContext, attempt::OptionalDuration, extension_beside};
 use crate::{
     clock::{self, Instant},
     policy::nanos,
@@ -47,6 +47,23 @@ impl Deadline {
     }
 }
 
+impl CallContext {
+    /// Returns the time by which the response headers must arrive, if the call has a deadline.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.0.shared.deadline().map(|(deadline, _)| deadline)
+    }
+
+    /// Sets the deadline, unless the call has an earlier one.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant, setting: DeadlineSetting) {
+        self.0.shared.earliest_deadline.narrow(deadline.checked_duration_since(self.started()), setting);
+    }
+
+    /// Limits the time from the start of the call, unless the call has an earlier deadline.
+    pub(crate) fn limit_time(&self, limit: Duration, setting: DeadlineSetting) {
+        self.0.shared.earliest_deadline.narrow(Some(limit), setting);
+    }
+}
+
 /// The setting that determines the deadline of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeadlineSetting {
@@ -66,9 +83,16 @@ impl EarliestDeadline {
     /// About 146 years.
     const LATEST: u64 = (Self::NONE >> Self::BITS) - 1;
 
-    pub(super) fn narrow(&self, start: Instant, deadline: Instant, setting: DeadlineSetting) {
-        let after = deadline.checked_duration_since(start).map_or(0, |after| nanos(after).saturating_add(1));
+    /// `after` is the time from the start of the call to the deadline, or `None` for a deadline before the start.
+    fn narrow(&self, after: Option<Duration>, setting: DeadlineSetting) {
+        let after = after.map_or(0, |after| nanos(after).saturating_add(1));
         self.0.fetch_min((after.min(Self::LATEST) << Self::BITS) | setting as u64, Ordering::Relaxed);
+    }
+
+    /// Returns whether the deadline has passed, this long after the start of the call.
+    pub(super) fn has_passed(&self, elapsed: OptionalDuration) -> bool {
+        let stored = self.0.load(Ordering::Relaxed);
+        stored != Self::NONE && stored >> Self::BITS <= elapsed.0
     }
 
     /// Returns the deadline of a call that started at `start`.
@@ -111,12 +135,25 @@ mod tests {
             (start, DeadlineSetting::Extension, true),
             (start - Duration::from_nanos(1), DeadlineSetting::TotalTimeout, true),
         ] {
-            earliest.narrow(start, deadline, setting);
+            earliest.narrow(deadline.checked_duration_since(start), setting);
             assert_eq!(earliest.get(start) == Some((deadline, setting)), expected, "{deadline:?}");
         }
         let latest = EarliestDeadline::default();
         let century = clock::after(start, Duration::MAX);
-        latest.narrow(start, century, DeadlineSetting::TotalTimeout);
+        latest.narrow(century.checked_duration_since(start), DeadlineSetting::TotalTimeout);
         assert_eq!(latest.get(start), Some((century, DeadlineSetting::TotalTimeout)));
+    }
+
+    #[test]
+    fn deadline_has_passed_from_the_first_nanosecond_after_it() {
+        let (earliest, second) = (EarliestDeadline::default(), Duration::from_secs(1));
+        let has_passed = |elapsed: Duration| earliest.has_passed(elapsed.into());
+        assert!(!has_passed(Duration::MAX));
+        earliest.narrow(Some(second), DeadlineSetting::TotalTimeout);
+        assert!(!has_passed(second) && has_passed(second + Duration::from_nanos(1)));
+        earliest.narrow(Some(Duration::ZERO), DeadlineSetting::Extension);
+        assert!(!has_passed(Duration::ZERO) && has_passed(Duration::from_nanos(1)));
+        earliest.narrow(None, DeadlineSetting::Extension);
+        assert!(has_passed(Duration::ZERO));
     }
 }

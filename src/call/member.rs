@@ -51,18 +51,18 @@ impl CallContext {
     /// Returns the member of the last attempt, if it belongs to this pool.
     pub(crate) fn member(&self, pool: usize) -> Option<Member> {
         let state = self.0.shared.state();
-        state.member.as_deref().filter(|member| member.pool == pool).cloned()
+        state.rare.as_deref()?.member.as_ref().filter(|member| member.pool == pool).cloned()
     }
 
     pub(crate) fn set_member(&self, member: Member) {
-        self.0.shared.state().member = Some(Box::new(member));
+        self.0.shared.state().rare.get_or_insert_default().member = Some(member);
     }
 
     /// Records whether the next attempt may go to another member. It may if `is_free`, or if no member may have
     /// processed an attempt. Returns when another member is expected to grant its permits.
     pub(crate) fn release_member(&self, is_free: bool, may_be_processed: bool) -> Option<Duration> {
         let mut state = self.0.shared.state();
-        let member = state.member.as_deref_mut()?;
+        let member = state.rare.as_deref_mut()?.member.as_mut()?;
         member.is_bound |= may_be_processed;
         member.is_fixed = member.is_bound && !is_free;
         member.alternative.filter(|_| !member.is_fixed)
@@ -70,7 +70,8 @@ impl CallContext {
 
     /// Delays the next attempt at the last member, instead of the next attempt at any member.
     pub(crate) fn delay_member(&self, until: Instant) {
-        if let Some(member) = &mut self.0.shared.state().member {
+        let mut state = self.0.shared.state();
+        if let Some(member) = state.rare.as_deref_mut().and_then(|rare| rare.member.as_mut()) {
             member.delays.push((member.index, until));
         }
     }

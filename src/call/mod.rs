@@ -110,16 +110,6 @@ impl CallContext {
         call
     }
 
-    /// Returns the time by which the response headers must arrive, if the call has a deadline.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.0.shared.deadline().map(|(deadline, _)| deadline)
-    }
-
-    /// Sets the deadline, unless the call has an earlier one.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant, setting: DeadlineSetting) {
-        self.0.shared.earliest_deadline.narrow(self.started(), deadline, setting);
-    }
-
     /// Returns the name of the called service, if the request id layer was given one.
     pub fn service(&self) -> Option<Arc<str>> {
         self.0.service()
@@ -154,12 +144,14 @@ impl CallContext {
     /// Returns the idempotency key that a retry layer has generated for this header.
     pub(crate) fn idempotency_key(&self, header: &HeaderName) -> Option<HeaderValue> {
         let state = self.0.shared.state();
-        state.idempotency_key.as_deref().filter(|(name, _)| name == header).map(|(_, key)| key.clone())
+        let (name, key) = state.rare.as_deref()?.idempotency_key.as_ref()?;
+        (name == header).then(|| key.clone())
     }
 
     /// Records an idempotency key that a retry layer has generated.
     pub(crate) fn keep_idempotency_key(&self, header: &HeaderName, key: &HeaderValue) {
-        self.0.shared.state().idempotency_key = Some(Box::new((header.clone(), key.clone())));
+        self.0.shared.state().rare.get_or_insert_default().idempotency_key =
+            Some((header.clone(), key.clone()));
     }
 
     /// Returns the report of the call, which is updated while the call runs.
@@ -196,7 +188,7 @@ impl CallContext {
 
     /// Records that the request waits for its permit.
     pub(crate) fn begin_wait(&self, now: Instant) {
-        self.0.shared.state().waits_since = now.saturating_duration_since(self.0.shared.started).into();
+        self.0.shared.state().waits_since = self.0.shared.elapsed_at(now).into();
     }
 
     /// Records the end of the wait for a permit.
@@ -216,19 +208,24 @@ impl CallContext {
     /// Starts an attempt. If the deadline has passed, returns an error with the time between the start of the call and
     /// its deadline.
     pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
-        if let Some(deadline) = self.deadline().filter(|deadline| *deadline < now) {
-            return Err(deadline.saturating_duration_since(self.started()));
+        let started = OptionalDuration::from(self.0.shared.elapsed_at(now));
+        if self.0.shared.earliest_deadline.has_passed(started) {
+            let limit = self.deadline().map(|deadline| deadline.saturating_duration_since(self.started()));
+            return Err(limit.unwrap_or_default());
         }
         let mut state = self.0.shared.state();
         // An earlier run of the stack may have ended the call.
-        (state.retry_after, state.stop_reason) = (OptionalDuration::NONE, None);
+        state.stop_reason = None;
         self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         // The attempt before may have left both.
         (state.renewal, state.waits_since) = (None, OptionalDuration::NONE);
-        // The layers of another stack may make this attempt.
-        state.member.iter_mut().for_each(|member| member.alternative = None);
+        if let Some(rare) = state.rare.as_deref_mut() {
+            rare.retry_after = OptionalDuration::NONE;
+            // The layers of another stack may make this attempt.
+            rare.member.iter_mut().for_each(|member| member.alternative = None);
+        }
         self.0.shared.progress.reset();
-        state.attempts.start(now.saturating_duration_since(self.0.shared.started));
+        state.attempts.start(started);
         Ok(())
     }
 
@@ -264,7 +261,8 @@ impl CallContext {
         self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         state.key_replaced |= key_replaced;
         // An earlier run of the stack may have ended the call, if the response's body broke after that.
-        (state.stop_reason, state.expired) = (None, OptionalDuration::NONE);
+        state.stop_reason = None;
+        state.rare.as_deref_mut().into_iter().for_each(|rare| rare.expired = OptionalDuration::NONE);
         if let Some(attempt) = &mut state.attempts.last {
             attempt.delay = retry.delay.into();
             attempt.delay_reason = Some(retry.reason);
@@ -286,13 +284,15 @@ impl CallContext {
         let mut state = self.0.shared.state();
         if reason == StopReason::Deadline {
             let elapsed = self.0.shared.started.elapsed();
-            state.expired = elapsed.into();
+            state.rare.get_or_insert_default().expired = elapsed.into();
             // The request may be dropped in the limiter's queue.
             if let Some(since) = state.waits_since.get() {
                 state.add_wait(elapsed.saturating_sub(since));
             }
         }
         state.stop_reason = Some(reason);
-        state.retry_after = retry_after.map_or(state.retry_after, OptionalDuration::from);
+        retry_after
+            .into_iter()
+            .for_each(|delay| state.rare.get_or_insert_default().retry_after = delay.into());
     }
 }

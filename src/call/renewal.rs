@@ -1,6 +1,9 @@
 //! The renewal of a permit whose request has waited for its connection.
 
-use std::task::{Context, Poll, Waker};
+use std::{
+    mem,
+    task::{Context, Poll, Waker},
+};
 
 use http::Request;
 
@@ -26,13 +29,14 @@ impl CallContext {
             return None;
         }
         let mut state = self.0.shared.state();
-        match state.renewal.take() {
-            Some(Renewal::Wanted(head, transport)) => {
-                state.renewal = Some(Renewal::Checking(transport));
+        let renewal = state.renewal.get_or_insert_with(|| Box::new(Renewal::Renewed));
+        match mem::replace(&mut **renewal, Renewal::Renewed) {
+            Renewal::Wanted(head, transport) => {
+                **renewal = Renewal::Checking(transport);
                 Some(head)
             }
             _ => {
-                state.renewal = Some(Renewal::Watched(cx.waker().clone()));
+                **renewal = Renewal::Watched(cx.waker().clone());
                 None
             }
         }
@@ -40,7 +44,9 @@ impl CallContext {
 
     /// Lets the transport send the request.
     pub(crate) fn renewed(&self) {
-        let checked = self.0.shared.state().renewal.replace(Renewal::Renewed);
+        let mut state = self.0.shared.state();
+        let checked = state.renewal.as_deref_mut().map(|renewal| mem::replace(renewal, Renewal::Renewed));
+        drop(state);
         if let Some(Renewal::Checking(transport)) = checked {
             transport.wake();
         }
@@ -51,23 +57,23 @@ impl CallContext {
     #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the transport calls it"))]
     pub(crate) fn poll_renewed<B>(&self, request: &Request<B>, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.shared.state();
-        match &mut state.renewal {
-            // No rate limit layer has seen the wait.
-            None => return Poll::Ready(()),
-            Some(Renewal::Renewed) => {
+        // Without a renewal, no rate limit layer has seen the wait.
+        let Some(renewal) = state.renewal.as_deref_mut() else { return Poll::Ready(()) };
+        match renewal {
+            Renewal::Renewed => {
                 state.renewal = None;
                 return Poll::Ready(());
             }
-            Some(Renewal::Wanted(_, transport) | Renewal::Checking(transport)) => {
+            Renewal::Wanted(_, transport) | Renewal::Checking(transport) => {
                 transport.clone_from(cx.waker());
                 return Poll::Pending;
             }
-            Some(Renewal::Watched(_)) => {}
+            Renewal::Watched(_) => {}
         }
         let head = Box::new(RecordedHead::of(request));
-        let watched = state.renewal.replace(Renewal::Wanted(head, cx.waker().clone()));
+        let watched = mem::replace(renewal, Renewal::Wanted(head, cx.waker().clone()));
         drop(state);
-        if let Some(Renewal::Watched(limiter)) = watched {
+        if let Renewal::Watched(limiter) = watched {
             limiter.wake();
         }
         Poll::Pending

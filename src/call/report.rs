@@ -142,7 +142,7 @@ impl Report {
     /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. The delay
     /// is known if it ended the call, because it exceeds the deadline or `max_retry_after`. Otherwise returns `None`.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.shared.state().retry_after.get()
+        self.shared.state().rare.as_deref()?.retry_after.get()
     }
 
     /// Returns why no further attempt was made. Returns `None` while the call runs, and if the caller dropped the call.

@@ -65,14 +65,22 @@ pub(super) struct State {
     pub(super) after_processing: bool,
     /// Whether a retry layer has retried the call with a new key.
     pub(super) key_replaced: bool,
-    /// The latest generated idempotency key and its header. Boxed, because few calls have one.
-    pub(super) idempotency_key: Option<Box<(HeaderName, HeaderValue)>>,
-    pub(super) renewal: Option<Renewal>,
-    /// `None` unless a pool has chosen a member.
-    pub(super) member: Option<Box<Member>>,
-    pub(super) retry_after: OptionalDuration,
+    /// Boxed, because few requests wait for a connection.
+    pub(super) renewal: Option<Box<Renewal>>,
     /// Why the call ended without a success.
     pub(super) stop_reason: Option<StopReason>,
+    /// Boxed, because most calls never set any of it.
+    pub(super) rare: Option<Box<Rare>>,
+}
+
+/// The part of the state that few calls have.
+#[derive(Default)]
+pub(super) struct Rare {
+    /// The latest generated idempotency key and its header.
+    pub(super) idempotency_key: Option<(HeaderName, HeaderValue)>,
+    /// `None` unless a pool has chosen a member.
+    pub(super) member: Option<Member>,
+    pub(super) retry_after: OptionalDuration,
     /// When the deadline ended the call, after the start of the call.
     pub(super) expired: OptionalDuration,
 }
@@ -96,6 +104,11 @@ impl Shared {
         self.earliest_deadline.get(self.started)
     }
 
+    /// Returns the time since the start of the call.
+    pub(super) fn elapsed_at(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+
     // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values valid.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,6 +116,10 @@ impl Shared {
 }
 
 impl State {
+    pub(super) fn expired(&self) -> OptionalDuration {
+        self.rare.as_deref().map_or(OptionalDuration::NONE, |rare| rare.expired)
+    }
+
     pub(super) fn has_sent(&self, text: &str) -> bool {
         self.keys.are_in(text)
     }

@@ -14,7 +14,7 @@ const ELIDED: usize = 40;
 impl State {
     /// Returns the total time between the end of an attempt and the start of the next one, or the deadline.
     pub(super) fn backoff(&self) -> Duration {
-        let starts = self.attempts.iter().skip(1).map(|next| next.started).chain([self.expired]);
+        let starts = self.attempts.iter().skip(1).map(|next| next.started).chain([self.expired()]);
         let pairs = self.attempts.iter().zip(starts).filter(|(attempt, _)| attempt.delay.get().is_some());
         sum(pairs.filter_map(|(attempt, next)| Some(next.get()?.saturating_sub(attempt.ended.get()?))))
     }
@@ -51,7 +51,7 @@ impl State {
         let is_not_sent = matches!(attempt.outcome, Some(Outcome::NotSent | Outcome::Refused));
         let not_sent = if is_not_sent { "(not_sent)" } else { "" };
         let mut text = format!("{name}{not_sent}");
-        let Some(ended) = attempt.ended.get().or(self.expired.get()) else { return (text, Duration::ZERO) };
+        let Some(ended) = attempt.ended.get().or(self.expired().get()) else { return (text, Duration::ZERO) };
         let before = [attempt.started, attempt.waited].map(|time| time.get().unwrap_or_default());
         let took = ended.saturating_sub(sum(before.into_iter()));
         let _ = write!(text, "@{}", short(took));
@@ -106,7 +106,7 @@ mod tests {
         for _ in 0..count {
             let started =
                 state.attempts.last.as_ref().and_then(|last| last.ended.get()).map(|end| end + millis(50));
-            state.attempts.start(started.unwrap_or_default());
+            state.attempts.start(started.unwrap_or_default().into());
             let last = state.attempts.last.as_mut().unwrap();
             last.ended = (started.unwrap_or_default() + took).into();
             last.delay = millis(50).into();
@@ -146,8 +146,9 @@ mod tests {
         call.start_attempt(clock::now()).unwrap();
         assert_eq!(call.report().to_string(), "1 attempt (unfinished)");
         let mut state = state_of(1, "closed", millis(10));
-        state.attempts.start(millis(60));
-        (state.stop_reason, state.expired) = (Some(StopReason::Deadline), millis(1_060).into());
+        state.attempts.start(millis(60).into());
+        state.stop_reason = Some(StopReason::Deadline);
+        state.rare.get_or_insert_default().expired = millis(1_060).into();
         assert_eq!(state.attempt_log(), "closed(not_sent)@10ms, deadline@1s");
         assert_eq!(state.backoff(), millis(50));
     }
@@ -156,7 +157,7 @@ mod tests {
     fn backoff_ends_at_the_deadline_if_the_next_attempt_does_not_start() {
         let mut state = state_of(1, "closed", millis(10));
         assert_eq!(state.backoff(), Duration::ZERO);
-        state.expired = millis(30).into();
+        state.rare.get_or_insert_default().expired = millis(30).into();
         assert_eq!(state.backoff(), millis(20));
     }
 }

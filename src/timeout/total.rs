@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use tower_service::Service;
 use super::expiry::{checked_limit, deadline_exceeded, poll_timer};
 use crate::{
     call::{CallContext, DeadlineSetting, RequestTimeout, extension_beside},
-    clock::{self, Instant},
+    clock,
     config::InvalidConfig,
     error::{BoxError, Error, MaybeRejected},
 };
@@ -98,17 +98,18 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let call = CallContext::of(request.extensions_mut());
         let requested: Option<&RequestTimeout> = extension_beside(Some(&call), request.extensions());
-        let total = || (clock::after(call.started(), self.layer.limit), DeadlineSetting::TotalTimeout);
-        let (own, setting) = requested.copied().unwrap_or_else(total);
-        call.narrow_deadline(own, setting);
-        let deadline = call.deadline().unwrap_or(own);
+        match requested {
+            Some((deadline, setting)) => call.narrow_deadline(*deadline, *setting),
+            None => call.limit_time(self.layer.limit, DeadlineSetting::TotalTimeout),
+        }
+        let is_in_stack = self.layer.is_in_stack;
         // In a stack, the retry layer reads the clock and rejects an expired call.
-        let future = if !self.layer.is_in_stack && clock::now() > deadline {
-            MaybeRejected::rejected(deadline_exceeded(&call, deadline).not_sent())
-        } else {
-            MaybeRejected::Calling { future: self.inner.call(request) }
+        let deadline = if is_in_stack { None } else { call.deadline() };
+        let future = match deadline.filter(|deadline| clock::now() > *deadline) {
+            Some(deadline) => MaybeRejected::rejected(deadline_exceeded(&call, deadline).not_sent()),
+            None => MaybeRejected::Calling { future: self.inner.call(request) },
         };
-        TotalTimeoutFuture { future, call, deadline, is_in_stack: self.layer.is_in_stack, timer: None }
+        TotalTimeoutFuture { future, call, is_in_stack, timer: None }
     }
 }
 
@@ -119,7 +120,6 @@ pin_project! {
         #[pin]
         future: MaybeRejected<F>,
         call: CallContext,
-        deadline: Instant,
         is_in_stack: bool,
         // Created only if the call has to wait. Boxed, because a timer is large, and a stack rarely needs this one.
         timer: Option<Pin<Box<Sleep>>>,
@@ -140,10 +140,13 @@ where
         let mut polled = this.future.as_mut().poll(cx);
         // The timer of the stack's attempt timeout ends at the deadline at the latest.
         let is_timed = || *this.is_in_stack && this.timer.is_none() && this.call.is_timed();
-        if polled.is_pending() && !is_timed() && poll_timer(this.timer, *this.deadline, cx).is_ready() {
-            polled = Poll::Ready(Err(deadline_exceeded(this.call, *this.deadline)));
-            this.call.expire();
-            this.future.complete();
+        if polled.is_pending() && !is_timed() {
+            if let Some(deadline) = this.call.deadline() {
+                ready!(poll_timer(this.timer, deadline, cx));
+                polled = Poll::Ready(Err(deadline_exceeded(this.call, deadline)));
+                this.call.expire();
+                this.future.complete();
+            }
         }
         if let Poll::Ready(Err(error)) = &mut polled {
             error.add_report(this.call);

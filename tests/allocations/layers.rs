@@ -74,7 +74,7 @@ fn future_of_a_rate_limited_call_is_at_most_200_bytes_larger_than_its_request() 
     assert!(overhead <= 200, "the future is {overhead} bytes larger than the request");
 }
 
-/// Most of these bytes are the future with the request that the client keeps (1,200), the call (370), the request's
+/// Most of these bytes are the future with the request that the client keeps (1,200), the call (330), the request's
 /// extensions (190), and its headers (100). The features `metrics` and `log` of tracing add 250.
 #[cfg(all(target_pointer_width = "64", feature = "client"))]
 #[test]
