@@ -10,7 +10,7 @@ use super::{AUTH, LIMIT, RETRY, metric, text};
 use crate::{
     call::{CallContext, DelayReason, Report, StopReason},
     error::Refusal,
-    policy::{QuotaName, Unit},
+    policy::{QuotaName, Unit, nanos},
 };
 
 pub(crate) const GRANTS: &str = "tower_outbound.limit.grants";
@@ -156,7 +156,7 @@ pub(crate) fn key_rejected() {
 
 /// Returns milliseconds with one decimal place.
 pub(crate) fn millis(duration: Duration) -> f64 {
-    (duration.as_micros() as f64 / 100.0).round() / 10.0
+    ((nanos(duration) / 1_000) as f64 / 100.0).round() / 10.0
 }
 
 /// Returns milliseconds like [`millis`], or `None` for zero.
