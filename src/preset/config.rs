@@ -1,17 +1,12 @@
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::services::Name;
 use crate::{
     attempt_span::AttemptSpanLayer,
-    auth::{ApiKey, KeyPlacement, KeySource, Origin},
-    config::{
-        InvalidConfig,
-        checked::Checked,
-        inline_key::InlineKey,
-        text::{List, Written},
-    },
+    auth::{ApiKey, KeyPlacement, Origin},
+    config::{InvalidConfig, checked::Checked, inline_key::InlineKey, text::List},
     limit::{DialectConfig, RateLimitConfig, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -32,8 +27,7 @@ use crate::{client::Client, transport::TransportConfig};
 /// | `allowed_origins` | `[]`: other origins to which the key may be sent, over TLS or on loopback |
 /// | `api_key` | none: the key itself. Never serialised |
 /// | `api_key_env` | that of the preset. The environment variable that contains the key |
-/// | `api_key_file` | none: the file that contains the key. It is read again after each interval and after a 401 |
-/// | `api_key_file_interval` | `5s`: the interval between two reads of that file |
+/// | `api_key_file` | none: the file that contains the key. It is read again every 5 s and after a 401 |
 /// | `no_credential` | `false`: `true` sends no key, for example to a server that only requires a client certificate |
 /// | `key_placement` | `bearer`. Other values are `header:NAME`, `query:NAME` and `basic:USER` |
 /// | `limit` | [`RateLimitConfig`] |
@@ -62,7 +56,6 @@ pub struct StackConfig {
     api_key: Option<InlineKey>,
     api_key_env: Option<String>,
     api_key_file: Option<PathBuf>,
-    api_key_file_interval: Option<Written<Duration>>,
     no_credential: bool,
     key_placement: Checked<KeyPlacement>,
     limit: RateLimitConfig,
@@ -185,8 +178,7 @@ impl StackConfig {
             builder = builder.with_api_key_env(variable.clone());
         }
         if let Some(path) = &self.api_key_file {
-            let interval = self.api_key_file_interval.map_or(KeySource::FILE_INTERVAL, |interval| interval.0);
-            builder = builder.with_api_key_file_every(path, interval);
+            builder = builder.with_api_key_file(path);
         }
         if self.no_credential {
             builder = builder.without_credential();

@@ -45,9 +45,6 @@ struct Backoff {
 struct Budget {
     enabled: bool,
     capacity: u32,
-    retry_cost: u32,
-    throttled_cost: u32,
-    success_gain: u32,
 }
 
 impl Default for Fields {
@@ -141,18 +138,10 @@ impl Backoff {
 
 impl Budget {
     fn of(budget: Option<&policy::Budget>) -> Self {
-        let enabled = budget.is_some();
-        let budget = budget.cloned().unwrap_or_default();
-        let policy::Budget { retry_cost, throttled_cost, success_gain, .. } = budget;
-        Self { enabled, capacity: budget.capacity(), retry_cost, throttled_cost, success_gain }
+        Self { enabled: budget.is_some(), capacity: budget.cloned().unwrap_or_default().capacity() }
     }
 
     fn checked(&self) -> Result<policy::Budget, InvalidConfig> {
-        let budget = policy::Budget::new();
-        // Sets the capacity last, because a small capacity is valid only after the costs are lowered.
-        let large = self.capacity.max(budget.capacity());
-        let budget = budget.with_capacity(large)?.with_retry_cost(self.retry_cost)?;
-        let budget = budget.with_throttled_cost(self.throttled_cost)?.with_success_gain(self.success_gain)?;
-        budget.with_capacity(self.capacity)
+        policy::Budget::new().with_capacity(self.capacity)
     }
 }

@@ -51,7 +51,7 @@ use crate::{
 /// | `retry_on`, `never_on` | `[]`: statuses such as `[409, 425]`. `never_on` overrides `retry_on` |
 /// | `backoff` | [`ExponentialBackoff::transient`]: `base`, `cap`, `jitter` |
 /// | `throttled_backoff` | [`ExponentialBackoff::throttled`]: `base`, `cap`, `jitter` |
-/// | `budget` | [`Budget::new`]: `enabled`, `capacity`, `retry_cost`, `throttled_cost`, `success_gain` |
+/// | `budget` | [`Budget::new`]: `enabled`, `capacity` |
 /// | `honoured_idempotency_key` | none: `header`, `quoted` |
 ///
 /// `Serialize` omits the settings that have no field in a configuration file.

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, path::PathBuf, time::Duration};
+use std::{borrow::Cow, fmt, path::PathBuf};
 
 use crate::{
     auth::{AnySign, ApiKey, Credential, KeyPlacement, KeySource},
@@ -13,8 +13,7 @@ pub(super) enum CredentialSource {
     Missing,
     /// An environment variable.
     Env(Cow<'static, str>),
-    /// A file, and the interval between two reads.
-    File(PathBuf, Duration),
+    File(PathBuf),
     Keys(KeySource),
     /// A closure, a signature, or no credential.
     Other(Credential<AnySign>),
@@ -35,9 +34,7 @@ impl CredentialSource {
                 let key = ApiKey::from_env_or(variable, UNSET, UNSET_IN_FILE);
                 key.map_err(|error| error.at("api_key_env"))?.into()
             }
-            Self::File(path, interval) => {
-                KeySource::from_file_every(path, *interval).map_err(|error| error.at("api_key_file"))?
-            }
+            Self::File(path) => KeySource::from_file(path).map_err(|error| error.at("api_key_file"))?,
             Self::Keys(keys) => keys.clone(),
             Self::Other(credential) => return Ok(credential.clone()),
         };

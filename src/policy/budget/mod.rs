@@ -32,104 +32,59 @@ mod tests;
 /// | half of the attempts fail | spent within about 100 calls | 1.07 |
 /// | one in five or fewer fails | nearly full | as without a budget |
 ///
-/// # Default
+/// # Costs
 ///
-/// The defaults are the numbers of the AWS SDKs' standard mode 2.1
+/// The numbers are those of the AWS SDKs' standard mode 2.1
 /// (<https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html>):
 ///
-/// - The capacity is 500, and the budget starts full.
+/// - The default capacity is 500, and the budget starts full.
 /// - A retry costs 14, or 5 after a throttled response.
 /// - A success at the first attempt returns 1. After an outage, 14 such successes pay for one retry, and 500 refill the
 ///   budget.
 ///
 /// # Clone
 ///
-/// All clones of a budget share its credit. A setter returns a budget with its own, full credit.
+/// All clones of a budget share its credit. [`with_capacity`](Self::with_capacity) returns a budget with its own, full
+/// credit.
 #[derive(Debug, Clone)]
 pub struct Budget {
     left: Arc<AtomicU32>,
     capacity: u32,
-    pub(crate) retry_cost: u32,
-    pub(crate) throttled_cost: u32,
-    pub(crate) success_gain: u32,
 }
+
+const RETRY_COST: u32 = 14;
+const THROTTLED_COST: u32 = 5;
+const SUCCESS_GAIN: u32 = 1;
 
 impl Budget {
     /// Returns a full budget with the numbers of the AWS SDKs.
     pub fn new() -> Self {
-        Self { left: Arc::default(), capacity: 500, retry_cost: 14, throttled_cost: 5, success_gain: 1 }
-            .filled()
+        Self::full(500)
     }
 
     /// Sets the capacity, which is the credit for retries at the start of an outage.
     ///
     /// # Errors
     ///
-    /// Returns an error if the capacity is below one of the costs or the success gain. For a capacity below 14, which
-    /// is the default cost of a retry, lower the costs first.
-    pub fn with_capacity(mut self, capacity: u32) -> Result<Self, InvalidConfig> {
-        let least = self.retry_cost.max(self.throttled_cost).max(self.success_gain);
-        if capacity < least {
-            let expected = format!("at least {least}, the largest cost or gain of the budget");
+    /// Returns an error if the capacity is below 14, the cost of a retry.
+    pub fn with_capacity(self, capacity: u32) -> Result<Self, InvalidConfig> {
+        if capacity < RETRY_COST {
+            let expected = format!("at least {RETRY_COST}, the cost of a retry");
             let error = InvalidConfig::new("budget capacity", capacity.to_string(), expected);
             return Err(error.at("capacity"));
         }
-        self.capacity = capacity;
-        Ok(self.filled())
+        Ok(Self::full(capacity))
     }
 
-    /// Sets the cost of a retry after a transient failure.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the cost is 0 or exceeds the capacity.
-    pub fn with_retry_cost(mut self, cost: u32) -> Result<Self, InvalidConfig> {
-        self.retry_cost = self.within("budget retry cost", "retry_cost", cost)?;
-        Ok(self.filled())
-    }
-
-    /// Sets the cost of a retry after a throttled response. The default is lower than for other retries, because a
-    /// server that throttles already limits its load.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the cost is 0 or exceeds the capacity.
-    pub fn with_throttled_cost(mut self, cost: u32) -> Result<Self, InvalidConfig> {
-        self.throttled_cost = self.within("budget throttled cost", "throttled_cost", cost)?;
-        Ok(self.filled())
-    }
-
-    /// Sets the credit that a call returns if it succeeds at its first attempt. With the defaults, a gain of 1 and a
-    /// retry cost of 14, 14 such calls pay for one retry.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the gain is 0 or exceeds the capacity. With a gain of 0, a spent budget would never recover.
-    pub fn with_success_gain(mut self, gain: u32) -> Result<Self, InvalidConfig> {
-        self.success_gain = self.within("budget success gain", "success_gain", gain)?;
-        Ok(self.filled())
-    }
-
-    fn within(&self, field: &'static str, setting: &'static str, value: u32) -> Result<u32, InvalidConfig> {
-        if value == 0 || value > self.capacity {
-            let expected = format!("1 to {}, the capacity", self.capacity);
-            return Err(InvalidConfig::new(field, value.to_string(), expected).at(setting));
-        }
-        Ok(value)
-    }
-
-    /// Gives this budget full credit, which it does not share with its clones, because their costs or capacities
-    /// differ.
-    fn filled(mut self) -> Self {
-        self.left = Arc::new(AtomicU32::new(self.capacity));
-        self
+    fn full(capacity: u32) -> Self {
+        Self { left: Arc::new(AtomicU32::new(capacity)), capacity }
     }
 
     /// Returns the cost of a retry.
     pub(crate) fn cost_of(&self, decision: RetryDecision) -> u32 {
         match decision {
-            RetryDecision::Throttled => self.throttled_cost,
-            _ => self.retry_cost,
+            RetryDecision::Throttled => THROTTLED_COST,
+            _ => RETRY_COST,
         }
     }
 
@@ -145,7 +100,7 @@ impl Budget {
     /// Adds credit after a successful call: the cost of its last retry, or the gain if it had no retry. The credit
     /// never exceeds the capacity.
     pub(crate) fn succeeded(&self, last_cost: Option<u32>) {
-        let gain = last_cost.unwrap_or(self.success_gain);
+        let gain = last_cost.unwrap_or(SUCCESS_GAIN);
         // If the budget is full, its credit is read but not written, so that calls on several cores share the cache
         // line.
         let give = |left: u32| (left < self.capacity).then(|| left.saturating_add(gain).min(self.capacity));
@@ -155,7 +110,7 @@ impl Budget {
     /// Spends the cost of a retry again, because the body of its response broke after
     /// [`succeeded`](Self::succeeded) had returned the cost.
     pub(crate) fn take_back(&self) {
-        let take = |left: u32| Some(left.saturating_sub(self.retry_cost));
+        let take = |left: u32| Some(left.saturating_sub(RETRY_COST));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
     }
 

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, path::PathBuf, time::Duration};
+use std::{borrow::Cow, path::PathBuf};
 
 use http::request;
 
@@ -30,12 +30,7 @@ impl StackBuilder {
     ///
     /// After a 401, the file is read immediately. If it contains another key, the request is retried once.
     pub fn with_api_key_file(self, path: impl Into<PathBuf>) -> Self {
-        self.with_api_key_file_every(path, KeySource::FILE_INTERVAL)
-    }
-
-    /// Like [`with_api_key_file`](Self::with_api_key_file), with a custom interval between two reads of the file.
-    pub fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
-        self.with_credential(CredentialSource::File(path.into(), interval))
+        self.with_credential(CredentialSource::File(path.into()))
     }
 
     /// Sends the key from this source. An example is a [`RefreshingKey`](crate::auth::RefreshingKey), which fetches the

@@ -50,7 +50,7 @@ preset = 'currency-rates'
 transport.http = '2'
     unknown variant `2`, expected one of `negotiated`, `http1`, `http2`
 timout.total = '60s'
-    unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `api_key_file_interval`, `no_credential`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`
+    unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `no_credential`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`
 retry.backoff.bass = '60s'
     unknown field `bass`, expected one of `base`, `cap`, `jitter`
 retry = '3 times'
@@ -66,7 +66,7 @@ retry.max_attempts = 0
 retry.backoff.base = '0s'
     retry.backoff.base: invalid backoff base `0ns`: expected more than zero and at most 20s (the cap)
 retry.budget.capacity = 13
-    retry.budget.capacity: invalid budget capacity `13`: expected at least 14, the largest cost or gain of the budget
+    retry.budget.capacity: invalid budget capacity `13`: expected at least 14, the cost of a retry
 timeout.total = 60
     timeout.total: invalid duration `60`: expected a unit after the number, such as 60s or 60ms
 limit.quota = ['10/1s', '0/60s']

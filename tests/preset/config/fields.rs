@@ -69,7 +69,7 @@ const EVERY_FIELD: &str = "
     retry_rejected = 'idempotent'
     backoff = { base = '10ms', cap = '11s', jitter = '12%' }
     throttled_backoff = { base = '13ms', cap = '14s', jitter = '0%' }
-    budget = { capacity = 900, retry_cost = 600, throttled_cost = 17, success_gain = 18 }
+    budget = { capacity = 900 }
     honoured_idempotency_key = { quoted = true, header = 'x-token' }";
 
 #[test]
@@ -77,8 +77,6 @@ fn every_field_has_the_same_effect_as_its_setter() {
     let config = parse_with_defaults(EVERY_FIELD);
     let header = |name| HeaderName::from_static(name);
     let ms = Duration::from_millis;
-    let budget = Budget::new().with_capacity(900).unwrap().with_retry_cost(600).unwrap();
-    let budget = budget.with_throttled_cost(17).unwrap().with_success_gain(18).unwrap();
     let backoff = |base, cap, jitter| {
         let backoff = ExponentialBackoff::new(ms(base), cap * SECOND).unwrap();
         backoff.with_jitter(Jitter::percent(jitter).unwrap())
@@ -91,7 +89,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .with_retry_rejected(RetryRejected::Idempotent)
         .with_backoff(backoff(10, 11, 12))
         .with_throttled_backoff(backoff(13, 14, 0))
-        .with_budget(budget)
+        .with_budget(Budget::new().with_capacity(900).unwrap())
         .with_honoured_idempotency_key(IdempotencyKey::quoted().with_header(header("x-token")));
     let credits = QuotaHeaders::new(header("x-left"))
         .with_unit(Unit::Points)
@@ -253,7 +251,7 @@ fn debug_text(config: &StackConfig) -> String {
 #[test]
 fn writing_and_reading_preserves_a_configuration() {
     let others = "preset = 'email_delivery'\nbase_url = 'https://host/v1'\nallowed_origins = ['https://a:444', 'http://[::1]:1']
-        api_key_file = '/run/key'\napi_key_file_interval = '1m30s'\nkey_placement = 'query:api;key'
+        api_key_file = '/run/key'\nkey_placement = 'query:api;key'
         retry.retry_on = [409, 425]\nretry.never_on = [503]\nretry.budget.enabled = false\nlimit.quota = []
         limit.longest_pause = '2h'\ntransport = { connect_timeout = '1s', http = 'http2' }";
     for text in [EVERY_FIELD, others, ""] {
