@@ -54,6 +54,21 @@ fn each_lower_priority_gets_its_share_of_the_permits() {
     }
 }
 
+#[test]
+fn shares_of_a_store_reserve_no_permits_for_a_costly_request() {
+    let mut shares = Shares::default();
+    shares.save_none();
+    let (costs, mut taken) = (heads([1, 5, 0]), [0; 3]);
+    for _ in 0..1_000 {
+        let turn = shares.next(&costs, 10).unwrap();
+        assert_eq!(turn.reserve, 0);
+        let cost = u64::from(costs[turn.rank].unwrap().get());
+        taken[turn.rank] += cost;
+        shares.grant(turn.rank, cost, &costs, &costs);
+    }
+    assert!(taken[NORMAL] * 9 <= taken[HIGH] && taken[NORMAL] > taken[HIGH] / 10, "{taken:?}");
+}
+
 /// A single caller of the highest priority sends its next request only after the response to the last one, so the queue
 /// contains no request of this priority at each of its grants.
 #[test]

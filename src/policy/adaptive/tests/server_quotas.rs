@@ -94,6 +94,19 @@ fn rate_of_a_header_quota_ends_when_the_quota_expires() {
 }
 
 #[test]
+fn rate_after_a_throttled_response_outlasts_the_header_quota() {
+    let mut learner = Learner::new(f64::INFINITY);
+    let headers = quota(102, 1, 90);
+    let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
+    learner.observe(&observation, progress(1, 0), 0);
+    learner.observe(&response(Acceptance::Throttled, 1), progress(1, 1), 1);
+    let rate = learner.rate;
+    assert!(rate.is_some_and(|rate| rate < 100.0));
+    learner.advance(progress(1, 0), 1, 3 * SECOND);
+    assert_eq!((learner.rate, learner.source, learner.quota()), (rate, LearnedFrom::Throttling, None));
+}
+
+#[test]
 fn only_a_real_quota_of_requests_sets_a_rate() {
     let tokens: [(_, &[u8]); 3] = [
         ("x-ratelimit-limit-tokens", b"30000"),

@@ -54,6 +54,15 @@ fn forecast_changes_if_fewer_permits_remain_or_the_reset_moves_by_a_second() {
 }
 
 #[test]
+fn permits_above_the_reported_number_are_forecast_from_the_reset() {
+    let mut limits = ServerLimits::new(true);
+    limits.add(gate(3, 100));
+    // One permit is available for each unit of time.
+    let forecast = |total| limits.forecast(|start, permits| start + permits, 0, total);
+    assert_eq!([3, 4, 10].map(forecast), [3, 101, 107]);
+}
+
+#[test]
 fn server_quota_without_permits_stays_shut_until_its_reset() {
     // Fills the list with eight gates that have no permits but are not shut. A ninth gate, which is shut and ends
     // later, updates one of them.
