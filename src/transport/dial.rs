@@ -115,5 +115,5 @@ impl Service<Name> for Resolver {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Tests names with several addresses. All addresses belong to this machine, and have the port of a server on
 //! `127.0.0.1`.
+#![cfg(target_os = "linux")]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
