@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::{
     connect::Connector,
-    dial::Dialer,
+    dial::{self, Dialer},
     request_body::RequestBody,
     service::Transport,
     settings::{KeepAlive, PoolSettings, Version},
@@ -201,7 +201,8 @@ impl TransportConfig {
     /// - a certificate or key cannot be read, or a client certificate has no key;
     /// - the proxy's URL is invalid. The error does not quote its user and password.
     pub fn build<B: RequestBody>(self) -> Result<Transport<B>, InvalidConfig> {
-        let dialer = Dialer::Tcp { timeout: self.connect_timeout.0, keep_alive: self.tcp_keep_alive.0.0 };
+        let (timeout, keep_alive) = (self.connect_timeout.0, self.tcp_keep_alive.0.0);
+        let dialer = Dialer::Tcp { timeout, keep_alive, resolve: dial::resolve };
         self.with_dialer(dialer)
     }
 
@@ -240,7 +241,7 @@ impl TransportConfig {
         self.with_dialer(Dialer::custom(connector))
     }
 
-    fn with_dialer<B: RequestBody>(self, dialer: Dialer) -> Result<Transport<B>, InvalidConfig> {
+    pub(super) fn with_dialer<B: RequestBody>(self, dialer: Dialer) -> Result<Transport<B>, InvalidConfig> {
         let limits = [
             ("connect timeout", Some(self.connect_timeout.0)),
             ("idle timeout", Some(self.idle_timeout.0)),

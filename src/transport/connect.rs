@@ -13,10 +13,13 @@ use http::{
 
 #[cfg(feature = "proxy")]
 use super::proxy::Proxy;
-use super::{dial::Dialer, stream::Stream};
+use super::{
+    dial::{Dialer, Resolved},
+    stream::Stream,
+};
 use crate::{
     call::ConnectTimes,
-    clock::{self, Instant},
+    clock,
     error::{BoxError, ConnectError, ConnectPhase},
 };
 
@@ -54,7 +57,8 @@ impl Connector {
             Ok(Err(error)) => error,
             Err(elapsed) => elapsed.into(),
         };
-        Err(ConnectError::new(progress.phase(), error))
+        let addresses = progress.resolved.get().map_or(&[][..], |resolved| &resolved.addresses);
+        Err(ConnectError::new(progress.phase(), error).with_addresses(addresses))
     }
 
     async fn open(&self, uri: Uri, progress: &Progress) -> Result<Connected, BoxError> {
@@ -72,7 +76,7 @@ impl Connector {
         #[cfg(not(feature = "proxy"))]
         let stream = self.dial(uri.clone(), progress).await?;
         let dialed = clock::now();
-        let resolved = progress.resolved.get().copied();
+        let resolved = progress.resolved.get().map(|resolved| resolved.at);
         #[cfg_attr(not(feature = "rustls"), expect(unused_mut, reason = "only TLS changes the times"))]
         let mut times = ConnectTimes {
             resolve: resolved.map(|resolved| resolved.saturating_duration_since(started)),
@@ -155,7 +159,7 @@ fn host(host: &str) -> &str {
 /// The phase that a new connection has reached.
 struct Progress {
     phase: Mutex<ConnectPhase>,
-    resolved: Arc<OnceLock<Instant>>,
+    resolved: Arc<OnceLock<Resolved>>,
 }
 
 impl Progress {

@@ -19,7 +19,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 
-use super::{request_body::RequestBody, stream::Stream};
+use super::{
+    request_body::RequestBody,
+    stream::{Stream, Unsent},
+};
 use crate::clock::{self, Instant};
 
 /// The limit of streams before the server's settings have arrived. No server sends this number.
@@ -34,6 +37,7 @@ pub(super) enum Connection<B> {
 /// An HTTP/1.1 connection.
 pub(super) struct Http1<B> {
     pub(super) sender: http1::SendRequest<B>,
+    pub(super) unsent: Arc<Unsent>,
     /// The task that runs the connection.
     pub(super) driver: AbortHandle,
     /// Whether the connection has already carried a request.
@@ -42,7 +46,19 @@ pub(super) struct Http1<B> {
     pub(super) idle_timeout: Duration,
 }
 
-impl<B> Http1<B> {
+impl<B: RequestBody> Http1<B> {
+    /// Returns whether the connection can carry another request, and nothing of the last one is left to send.
+    pub(super) fn is_ready(&self) -> bool {
+        self.sender.is_ready() && self.unsent.is_empty()
+    }
+
+    /// Waits until [`is_ready`](Self::is_ready). Returns an error if the connection has ended.
+    pub(super) async fn ready(&mut self) -> hyper::Result<()> {
+        self.sender.ready().await?;
+        self.unsent.flushed().await;
+        Ok(())
+    }
+
     /// Reads the server's own idle timeout from the first response, and uses the connection for at most three quarters
     /// of it. The rest covers the time on the network.
     pub(super) fn read_keep_alive(&mut self, headers: &HeaderMap) {

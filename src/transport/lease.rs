@@ -157,9 +157,9 @@ impl<B: RequestBody> Lease<B> {
         }
     }
 
-    /// Returns an HTTP/1.1 connection to the pool, as soon as hyper can take another request.
+    /// Returns an HTTP/1.1 connection to the pool, as soon as it can carry another request.
     fn give_back(&self, mut connection: Http1<B>) {
-        if connection.sender.is_ready() {
+        if connection.is_ready() {
             return self.host.give_back(connection);
         }
         if connection.sender.is_closed() {
@@ -168,7 +168,7 @@ impl<B: RequestBody> Lease<B> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return connection.driver.abort() };
         let host = Arc::clone(&self.host);
         runtime.spawn(async move {
-            match tokio::time::timeout(LONGEST_REST, connection.sender.ready()).await {
+            match tokio::time::timeout(LONGEST_REST, connection.ready()).await {
                 Ok(Ok(())) => host.give_back(connection),
                 Ok(Err(_)) => {}
                 // hyper does not close a connection while the server reads nothing.

@@ -24,6 +24,7 @@ use super::{
     connection::{Connection, Http1, Http2, UNKNOWN},
     request_body::RequestBody,
     settings::{PoolSettings, Version},
+    stream::Http1Stream,
     target::Target,
 };
 use crate::{
@@ -137,11 +138,11 @@ impl<B: RequestBody> Host<B> {
             self.connector.connect(&self.target.scheme, &self.target.authority).await?;
         let failed = |error| ConnectError::new(ConnectPhase::Connect, error);
         if !is_http2 && self.settings.version != Version::Http2 {
+            let (stream, unsent) = Http1Stream::new(stream);
             let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-            let idle_timeout = self.settings.idle_timeout;
-            let driver =
-                tokio::spawn(async move { slot.run(connection.with_upgrades(), idle_timeout).await });
-            let connection = Http1 { sender, driver: driver.abort_handle(), reused: false, idle_timeout };
+            let (idle_timeout, connection) = (self.settings.idle_timeout, connection.with_upgrades());
+            let driver = tokio::spawn(async move { slot.run(connection, idle_timeout).await }).abort_handle();
+            let connection = Http1 { sender, unsent, driver, reused: false, idle_timeout };
             return Ok((Connection::Http1(connection), Some(times)));
         }
         let slot = Arc::new(slot);

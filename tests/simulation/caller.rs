@@ -27,7 +27,7 @@ use super::{
     network::{Connector, OpenConnections, server_name},
     plan::{
         ATTEMPT_TIMEOUT, HEALED, IDLE_TIMEOUT, LOAD_ENDS, LONGEST_PAUSE, MAX_ATTEMPTS, MAX_QUEUE, Plan,
-        Protocol, SERVERS, TOTAL_TIMEOUT,
+        Protocol, RETRY_COST, SERVERS, TOTAL_TIMEOUT,
     },
     rng::Rng,
     server::CERTIFICATE,
@@ -147,10 +147,14 @@ impl Host {
         let backoff = |from, to| {
             ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap()
         };
+        let budget = Budget::new()
+            .with_capacity(RETRY_COST * plan.budget)
+            .and_then(|budget| budget.with_retry_cost(RETRY_COST))
+            .and_then(|budget| budget.with_throttled_cost(RETRY_COST));
         let retry = RetryLayer::new()
             .with_max_attempts(MAX_ATTEMPTS)
             .unwrap()
-            .with_budget(Budget::new().with_capacity(1_000).unwrap())
+            .with_budget(budget.unwrap())
             .with_backoff(backoff(10, 200))
             .with_throttled_backoff(backoff(50, 500));
         let attempt_span = AttemptSpanLayer::new()
@@ -219,6 +223,8 @@ struct Intent {
     cancel_after: Option<Duration>,
     /// The caller drops the response's body after this time.
     drop_body_after: Option<Duration>,
+    /// The caller reads the body with `bytes`, which retries a broken body. Otherwise it reads the body as a stream.
+    reads_with_retries: bool,
 }
 
 impl Intent {
@@ -232,6 +238,7 @@ impl Intent {
             body: if method == 0 { 0 } else { rng.choose(&[0, 10, 3_000, 80_000]) },
             cancel_after: rng.chance(150).then(|| rng.millis(0, 1_500)),
             drop_body_after: rng.chance(100).then(|| rng.millis(0, 300)),
+            reads_with_retries: rng.chance(500),
         }
     }
 
@@ -244,6 +251,7 @@ impl Intent {
             body: 0,
             cancel_after: None,
             drop_body_after: None,
+            reads_with_retries: true,
         }
     }
 }
@@ -262,7 +270,10 @@ impl Api {
 
     /// After the faults, calls succeed, also many at once.
     async fn call_until_the_end(&self) {
-        // Requests without a response leave dead connections. This call removes them.
+        // Requests without a response leave dead connections. These calls remove them, also without a budget for retries.
+        for _ in 1..MAX_ATTEMPTS {
+            self.call(Intent::plain(Method::GET)).await;
+        }
         self.call_successfully(Method::GET).await;
         for method in [Method::GET, Method::POST] {
             let calls: JoinSet<_> = (0..6)
@@ -282,7 +293,8 @@ impl Api {
         }
     }
 
-    /// Makes a call, and reads its body. Returns the number and the status of the call.
+    /// Makes a call, and reads its body. Returns the number of the call, and the status of a response whose body did not
+    /// fail.
     async fn call(&self, intent: Intent) -> (usize, Option<u16>) {
         let history = &self.history;
         let started = history.next();
@@ -301,7 +313,7 @@ impl Api {
         ));
         let mut request = self
             .client
-            .request(intent.method, "/things")
+            .request(intent.method.clone(), "/things")
             .header("x-call", call.to_string())
             .priority(intent.priority)
             .timeout(intent.limit)
@@ -319,6 +331,10 @@ impl Api {
             history.violate(format_args!("{}: {queued} calls are queued", self.link));
         }
         match sent {
+            Ok(response) if intent.reads_with_retries => {
+                let status = response.status().as_u16();
+                (call, self.read_with_retries(call, response, &intent).await.then_some(status))
+            }
             Ok(response) => {
                 let status = response.status().as_u16();
                 let report = response.report().cloned();
@@ -351,6 +367,20 @@ impl Api {
             self.history.end(call, CallResult::Cancelled);
         }
         output
+    }
+
+    /// Reads a body with `bytes`. The call ends with it. Returns `false` if the body failed.
+    async fn read_with_retries(&self, call: usize, response: Response, intent: &Intent) -> bool {
+        let report = response.report().cloned();
+        let read = self.within(call, intent.drop_body_after, intent.limit, response.bytes()).await;
+        let body = match read {
+            None => return true,
+            Some(Ok(body)) => Ok(body.len()),
+            Some(Err(error)) => Err(self.text(&error)),
+        };
+        let is_whole = body.is_ok();
+        self.history.end(call, CallResult::Read { body, report });
+        is_whole
     }
 
     async fn read(&self, call: usize, response: Response, drop_after: Option<Duration>) {

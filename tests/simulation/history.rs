@@ -52,6 +52,11 @@ pub(crate) enum CallResult {
         text: String,
         report: Option<Report>,
     },
+    /// The body of the response was read with retries. `Err` is the text of the error.
+    Read {
+        body: Result<usize, String>,
+        report: Option<Report>,
+    },
 }
 
 /// The limiter granted a permit to an attempt of this call.
@@ -73,8 +78,9 @@ pub(crate) struct Arrival {
     pub(crate) at: Duration,
     /// `false` after a 401, a 429 or a refused stream, which prove that the server did not process the request.
     pub(crate) may_be_processed: bool,
-    /// The status that the server has sent.
+    /// The status that the server has sent, and the length of the body.
     pub(crate) status: Option<u16>,
+    pub(crate) length: usize,
 }
 
 /// A response with `Retry-After` that arrived at its client.
@@ -151,6 +157,17 @@ impl History {
     }
 }
 
+impl CallResult {
+    pub(crate) fn report(&self) -> Option<&Report> {
+        match self {
+            Self::Cancelled => None,
+            Self::Response { report, .. } | Self::Failed { report, .. } | Self::Read { report, .. } => {
+                report.as_ref()
+            }
+        }
+    }
+}
+
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client-{} → server-{}", self.client, self.server)
@@ -167,6 +184,14 @@ impl fmt::Display for CallResult {
             }
             Self::Failed { text, report } => {
                 write!(f, "{text}")?;
+                report
+            }
+            Self::Read { body: Ok(length), report } => {
+                write!(f, "read {length} bytes")?;
+                report
+            }
+            Self::Read { body: Err(text), report } => {
+                write!(f, "body failed: {text}")?;
                 report
             }
         };

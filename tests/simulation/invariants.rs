@@ -8,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 use tower_outbound::{
     Report,
-    call::{AttemptReport, Delivery, Outcome},
+    call::{AttemptReport, Delivery, Outcome, StopReason},
     limit::Priority,
     test_util::Arrivals,
 };
@@ -16,7 +16,7 @@ use tower_outbound::{
 use super::{
     history::{Arrival, Call, CallResult, Link, Records},
     network::STEP,
-    plan::{CLIENTS, MAX_ATTEMPTS, Plan, SERVERS},
+    plan::{CLIENTS, MAX_ATTEMPTS, Plan, RETRY_COST, SERVERS},
 };
 
 /// Adds a violation of the named guarantee for each text.
@@ -31,6 +31,7 @@ pub(crate) fn violations(plan: &Plan, records: &Records) -> Found {
             found.extend(broken_order(records, link));
             found.extend(early_permits(records, link));
             found.extend(repeated_ids(records, link));
+            found.extend(exceeded_budget(plan, records, link));
         }
     }
     let mut arrivals = BTreeMap::<_, Vec<_>>::new();
@@ -44,6 +45,7 @@ pub(crate) fn violations(plan: &Plan, records: &Records) -> Found {
             late_ends(call),
             arrivals_after_cancellation(plan, records, number, call, &arrived),
             wrong_reports(call, &arrived),
+            wrong_body(call, &arrived),
         ];
         found.extend(
             texts
@@ -66,14 +68,11 @@ fn exceeded_windows(plan: &Plan, records: &Records, link: Link) -> Found {
     let granted = most(&mut records.permits.iter().filter(|it| it.link == link).map(|it| it.at.1));
     let prompt = |it: &&Arrival| it.link == link && it.at - it.permitted_at <= quota.margin() / 4;
     let arrived = most(&mut records.arrivals.iter().filter(prompt).map(|it| it.at));
-    let ends = records.calls.iter().filter(|call| call.link == link).filter_map(|call| {
-        let (CallResult::Response { report, .. } | CallResult::Failed { report, .. }) =
-            &call.end.as_ref()?.result
-        else {
-            return None;
-        };
-        Some((call.started.1, report.as_ref()?))
-    });
+    let ends = records
+        .calls
+        .iter()
+        .filter(|call| call.link == link)
+        .filter_map(|call| Some((call.started.1, call.end.as_ref()?.result.report()?)));
     let sent = most(&mut ends.flat_map(|(started, report)| {
         report.attempts().into_iter().filter_map(move |attempt| Some(started + attempt.sent?))
     }));
@@ -196,12 +195,13 @@ fn arrivals_after_cancellation(
 
 /// Guarantee 9: every result has a report that agrees with what the server saw.
 fn wrong_reports(call: &Call, arrived: &[&Arrival]) -> Option<String> {
-    let (report, status) = match &call.end.as_ref()?.result {
+    let result = &call.end.as_ref()?.result;
+    let status = match result {
         CallResult::Cancelled => return None,
-        CallResult::Response { status, report } => (report, Some(*status)),
-        CallResult::Failed { report, .. } => (report, None),
+        CallResult::Response { status, .. } => Some(*status),
+        CallResult::Failed { .. } | CallResult::Read { .. } => None,
     };
-    let Some(report) = report else { return Some("accounted: has no report".to_owned()) };
+    let Some(report) = result.report() else { return Some("accounted: has no report".to_owned()) };
     let attempts = report.attempts();
     let wrong = wrong_report(report, &attempts, status)
         .or_else(|| attempts.iter().find_map(|attempt| wrong_attempt(attempt, report, arrived)))
@@ -210,6 +210,62 @@ fn wrong_reports(call: &Call, arrived: &[&Arrival]) -> Option<String> {
             unknown.map(|arrival| format!("{arrival:?} is not in the report"))
         });
     wrong.map(|text| format!("accounted: {text}: {report:?}, arrived: {arrived:?}"))
+}
+
+/// A body that `bytes` has read is that of the last attempt. A failed body has a reason why no retry followed.
+fn wrong_body(call: &Call, arrived: &[&Arrival]) -> Option<String> {
+    let CallResult::Read { body, report: Some(report) } = &call.end.as_ref()?.result else { return None };
+    let last = arrived.iter().find(|arrival| arrival.attempt as usize == report.attempt_count())?;
+    match body {
+        Ok(length) if *length == last.length && report.attempts().last()?.outcome?.status().is_some() => None,
+        Ok(length) => {
+            Some(format!("body: read {length} bytes, but the last attempt is {last:?}: {report:?}"))
+        }
+        Err(_) if report.stop_reason() == Some(StopReason::Success) => {
+            Some(format!("body: failed, but the report states a success: {report:?}"))
+        }
+        Err(_) => None,
+    }
+}
+
+/// Counts the bodies that `bytes` has read after an earlier body of the same call broke.
+pub(crate) fn replaced_bodies(records: &Records) -> usize {
+    let replaced = |(number, call): &(usize, &Call)| {
+        let Some(CallResult::Read { body: Ok(_), report: Some(report) }) =
+            call.end.as_ref().map(|end| &end.result)
+        else {
+            return false;
+        };
+        let is_broken = |arrival: &Arrival| {
+            arrival.call == *number
+                && arrival.status == Some(200)
+                && (arrival.attempt as usize) < report.attempt_count()
+        };
+        records.arrivals.iter().any(is_broken)
+    };
+    records.calls.iter().enumerate().filter(replaced).count()
+}
+
+/// Guarantee 8: the retries of a link cost no more than its budget has. Each call with a response may have returned the
+/// cost of one retry.
+fn exceeded_budget(plan: &Plan, records: &Records, link: Link) -> Option<String> {
+    let mut arrived = BTreeMap::<_, (u32, bool)>::new();
+    for arrival in records.arrivals.iter().filter(|arrival| arrival.link == link) {
+        let (count, is_rejected) = arrived.entry(arrival.call).or_default();
+        *count += 1;
+        *is_rejected |= arrival.status == Some(401);
+    }
+    // A resend with another key costs nothing.
+    let (mut retries, mut gained) = (0, 0);
+    for (call, (count, is_rejected)) in arrived {
+        let result = records.calls[call].end.as_ref().map(|end| &end.result);
+        let has_failed =
+            matches!(result, Some(CallResult::Failed { .. } | CallResult::Read { body: Err(_), .. }));
+        retries += (count - 1).saturating_sub(u32::from(is_rejected) + u32::from(!has_failed));
+        gained += u32::from(!has_failed);
+    }
+    let most = plan.budget * RETRY_COST + gained;
+    (retries * RETRY_COST > most).then(|| format!("budget: {link}: {retries} retries for {most} credits"))
 }
 
 fn wrong_report(report: &Report, attempts: &[AttemptReport], status: Option<u16>) -> Option<String> {

@@ -21,13 +21,14 @@
 //! - Servers crash and restart, reset connections, close idle ones, send GOAWAY, allow few streams, refuse streams, and
 //!   stay silent after they have accepted a connection.
 //! - Responses are late, break, stall, or have the status 401, 413, 429 or 5xx. Some request a delay.
-//! - Callers drop calls and bodies, use three priorities and short deadlines. Key providers are slow and fail.
+//! - Callers drop calls and bodies, use three priorities and short deadlines. Key providers are slow and fail. Half of the
+//!   callers' bodies are read with `bytes`, which retries a broken body. Some budgets pay for three retries.
 //! - The faults end after 14 s. Then calls must succeed, also many at once, and nothing may be left: no connection, no
 //!   task, no queued request.
 //!
 //! # Checked guarantees
 //!
-//! `invariants` checks the guarantees 1 to 5, 7 and 9. `keys` checks the key (6) in requests, errors and the log at
+//! `invariants` checks the guarantees 1 to 5, 7 and 9, the budget, and the bodies that were read with retries. `keys` checks the key (6) in requests, errors and the log at
 //! DEBUG. `network` counts the open connections of each origin, and callers read the length of the queue (8). The clock
 //! of each host is paused, so all runs need less real time than virtual time (10).
 //!
@@ -82,6 +83,7 @@ struct Run {
     violations: Vec<String>,
     log: Vec<String>,
     calls: usize,
+    replaced_bodies: usize,
     virtual_time: Duration,
 }
 
@@ -112,7 +114,9 @@ fn run(plan: Plan, shows_log: bool) -> Run {
     drop(log_search);
     let mut records = history.records();
     let violations = invariants::violations(&plan, &records);
-    Run { violations, log: std::mem::take(&mut records.log), calls: records.calls.len(), virtual_time }
+    let replaced_bodies = invariants::replaced_bodies(&records);
+    let calls = records.calls.len();
+    Run { violations, log: std::mem::take(&mut records.log), calls, replaced_bodies, virtual_time }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -130,13 +134,14 @@ fn guarantees_hold_on_a_faulty_network() {
     };
     let (count, shows_log) = (seeds.len(), seeds.len() == 1);
     let (seeds, failed) = (Mutex::new(seeds), Mutex::new(Vec::new()));
-    let [calls, virtual_time] = [(); 2].map(|()| AtomicU64::new(0));
+    let [calls, virtual_time, replaced_bodies] = [(); 3].map(|()| AtomicU64::new(0));
     let began = std::time::Instant::now();
     let work = || {
         while let Some(seed) = { seeds.lock().unwrap().pop_front() } {
             let run = run(Plan::new(seed), shows_log);
             virtual_time.fetch_add(run.virtual_time.as_millis() as u64, Relaxed);
             calls.fetch_add(run.calls as u64, Relaxed);
+            replaced_bodies.fetch_add(run.replaced_bodies as u64, Relaxed);
             if shows_log {
                 println!("{}", run.log.join("\n"));
             }
@@ -153,7 +158,10 @@ fn guarantees_hold_on_a_faulty_network() {
     });
     let seconds = began.elapsed().as_secs_f64();
     let per_minute = count as f64 * 60.0 / seconds;
-    println!("{count} seeds, {calls:?} calls, {per_minute:.0} seeds per minute");
+    println!(
+        "{count} seeds, {calls:?} calls, {replaced_bodies:?} broken bodies replaced, {per_minute:.0} seeds per minute"
+    );
+    assert!(count < 20 || replaced_bodies.into_inner() > 0, "no broken body was replaced");
     assert!(
         seconds * 1e3 < virtual_time.into_inner() as f64,
         "the runs took more real time than virtual time"

@@ -266,6 +266,7 @@ impl Server {
                 at,
                 may_be_processed: !is_unread,
                 status: None,
+                length: 0,
             });
             records.arrivals.len() - 1
         };
@@ -278,7 +279,10 @@ impl Server {
         };
         if let Ok(response) = &response {
             self.history.log(format_args!("{link}: call {call}.{attempt} gets {}", response.status()));
-            self.history.records().arrivals[index].status = Some(response.status().as_u16());
+            let mut records = self.history.records();
+            let arrival = &mut records.arrivals[index];
+            arrival.status = Some(response.status().as_u16());
+            arrival.length = number(response.headers(), "x-length");
         }
         response
     }
@@ -305,7 +309,14 @@ impl Server {
                 full(200, length)
             }
             Behaviour::SlowBody => in_parts(rng.below(5) as usize + 2, rng.millis(10, 600), None),
-            Behaviour::BrokenBody => in_parts(1, rng.millis(0, 50), Some(false)),
+            Behaviour::BrokenBody => {
+                let mut response = in_parts(1, rng.millis(0, 50), Some(false));
+                // Without this length, HTTP/1.1 sends chunks, and the last one is missing.
+                if rng.chance(500) {
+                    response.headers_mut().insert("content-length", 2_000.into());
+                }
+                response
+            }
             Behaviour::StalledBody => in_parts(1, rng.millis(0, 50), Some(true)),
             Behaviour::Failure => full(rng.choose(&[500, 502, 503]), 50),
             Behaviour::Unavailable => with_pause(full(503, 20), rng),

@@ -3,7 +3,10 @@
 use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
 use hyper::{body::Frame, upgrade};
-use tokio::{net::TcpListener, sync::Barrier};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::Barrier,
+};
 use tower_outbound::Body;
 
 use super::*;
@@ -196,4 +199,48 @@ async fn upgraded_connection_carries_bytes_in_both_directions() {
     let mut buffer = [0; 5];
     within(stream.read_exact(&mut buffer)).await.unwrap();
     assert_eq!(&buffer, b"hello");
+}
+
+#[tokio::test]
+async fn connection_with_an_unsent_end_of_a_request_carries_no_other_request() {
+    call_before_the_end_of_a_request(false).await;
+}
+
+/// The clock stands still, so that the time for the end of a request does not pass.
+#[tokio::test(start_paused = true)]
+async fn connection_is_reused_after_the_end_of_a_request_was_sent() {
+    let _clock = super::uploads::manual_clock();
+    call_before_the_end_of_a_request(true).await;
+}
+
+/// Makes two calls. The server sends its first response as soon as the request begins. The request is larger than the
+/// buffers of the sockets, but not than hyper's, so its end stays there. The server reads it after its response, or never.
+async fn call_before_the_end_of_a_request(is_read: bool) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let connector = service_fn(move |_: http::Uri| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_send_buffer_size(4_096).unwrap();
+        socket.connect(address)
+    });
+    let transport = TransportConfig::new().with_max_connections(if is_read { 1 } else { 2 });
+    let transport = transport.build_with_connector(connector).unwrap();
+    let client = builder(&format!("http://{address}")).client_with_service(transport).unwrap();
+
+    let first = tokio::spawn(text(client.get("/first").header("x-long", "x".repeat(300_000))));
+    let (mut stream, _) = within(listener.accept()).await.unwrap();
+    within(stream.readable()).await.unwrap();
+    stream.write_all(REPLY.as_bytes()).await.unwrap();
+    assert_eq!(within(first).await.unwrap(), "ok");
+
+    let second = tokio::spawn(text(client.get("/second")));
+    let mut other = if is_read { stream } else { within(listener.accept()).await.unwrap().0 };
+    let (mut received, mut buffer) = (Vec::new(), [0; 4_096]);
+    while !received.ends_with(b"\r\n\r\n") || !received.windows(11).any(|part| part == b"GET /second") {
+        let count = within(other.read(&mut buffer)).await.unwrap();
+        assert!(count > 0, "the connection ended");
+        received.extend_from_slice(&buffer[..count]);
+    }
+    other.write_all(REPLY.as_bytes()).await.unwrap();
+    assert_eq!(within(second).await.unwrap(), "ok");
 }

@@ -12,7 +12,7 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Keeps a paused clock from advancing by itself while a test waits for the network. tokio does not advance the clock
 /// while a blocking task runs.
-fn manual_clock() -> std::sync::mpsc::Sender<()> {
+pub(crate) fn manual_clock() -> std::sync::mpsc::Sender<()> {
     let (held, wait) = std::sync::mpsc::channel();
     tokio::task::spawn_blocking(move || while wait.recv().is_ok() {});
     held

@@ -1,4 +1,4 @@
-use std::{error::Error as StdError, fmt, sync::Arc};
+use std::{error::Error as StdError, fmt, net::IpAddr, sync::Arc};
 
 use super::super::BoxError;
 
@@ -7,6 +7,8 @@ use super::super::BoxError;
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectError {
     phase: ConnectPhase,
+    /// The addresses of a resolved name.
+    addresses: Arc<[IpAddr]>,
     source: Arc<BoxError>,
 }
 
@@ -25,7 +27,11 @@ pub(crate) enum ConnectPhase {
 
 impl ConnectError {
     pub(crate) fn new(phase: ConnectPhase, source: impl Into<BoxError>) -> Self {
-        Self { phase, source: Arc::new(source.into()) }
+        Self { phase, addresses: Arc::default(), source: Arc::new(source.into()) }
+    }
+
+    pub(crate) fn with_addresses(self, addresses: &[IpAddr]) -> Self {
+        Self { addresses: addresses.into(), ..self }
     }
 }
 
@@ -40,7 +46,11 @@ impl fmt::Display for ConnectError {
             ConnectPhase::Proxy => "the proxy did not connect to the server",
             #[cfg(feature = "rustls")]
             ConnectPhase::Tls => "the tls handshake did not succeed",
-        })
+        })?;
+        for (number, address) in self.addresses.iter().enumerate() {
+            write!(f, "{}{address}", if number == 0 { " (addresses: " } else { ", " })?;
+        }
+        f.write_str(if self.addresses.is_empty() { "" } else { ")" })
     }
 }
 
