@@ -74,6 +74,10 @@ impl RedisServer {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
 }
 
 impl Drop for RedisServer {

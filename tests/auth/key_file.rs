@@ -6,7 +6,6 @@ use std::{
 };
 
 use tokio::time::advance;
-use tower_outbound::preset;
 use tracing::level_filters::LevelFilter;
 
 use super::{support::capture::Capture, *};
@@ -99,13 +98,6 @@ async fn key_file_is_read_immediately_after_a_401() {
     advance(secs(1)).await;
     let results = run_concurrently(100, || send_with_resend(client.clone())).await;
     assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
-}
-
-#[test]
-fn missing_key_file_is_rejected_at_construction() {
-    assert_eq!(KeySource::from_file("no/such/file").unwrap_err().field(), "api key");
-    let preset = preset::currency_rates("https://host").unwrap().with_api_key_file("no/such/file");
-    assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
 
 /// The key file is a named pipe. A read of the pipe starts before the server rejects the old key, and returns the old

@@ -2,13 +2,6 @@
 
 use super::*;
 
-/// Returns a limiter whose only permit is spent. It refills one permit per second.
-fn spent() -> LocalLimiter {
-    let bucket = LocalLimiter::token_bucket(one_per_second());
-    drop(bucket.try_acquire().unwrap());
-    bucket
-}
-
 #[tokio::test(start_paused = true)]
 async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
     const WAITERS: usize = 5_000;
@@ -25,30 +18,6 @@ async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
     // The first poll of each waiter is not a wake-up.
     let wakes = polls.load(Relaxed) - WAITERS;
     assert!(wakes <= 2 * WAITERS, "{wakes} wake-ups for {WAITERS} grants");
-}
-
-/// A waker that counts its wake-ups.
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Relaxed);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn queued_future_wakes_only_the_task_that_polled_it_last() {
-    let bucket = spent();
-    let head = queued(&bucket, &PermitRequest::new());
-    let (mut second, wakes) = (pin!(bucket.acquire()), [(); 2].map(|()| Arc::new(Wakes::default())));
-    for wakes in &wakes {
-        let waker = Waker::from(Arc::clone(wakes));
-        assert_pending!(second.as_mut().poll(&mut Context::from_waker(&waker)));
-    }
-    drop(head);
-    advance(seconds(1)).await;
-    assert_eq!(wakes.map(|wakes| wakes.0.load(Relaxed)), [0, 1]);
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -38,7 +38,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc,
     },
-    task::{Context, Poll, Wake, Waker},
+    task::Poll,
     thread,
     time::Duration,
 };

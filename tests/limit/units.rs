@@ -103,28 +103,26 @@ async fn returned_amounts_serve_the_waiters_at_once() {
     }
 }
 
-/// Returns a waiter with a bound behind one without.
-fn second_waiter(limiter: &LocalLimiter, max_wait: u64) -> [task::Spawn<Acquire>; 2] {
-    let bounded = requesting(200).with_max_wait(seconds(max_wait));
-    let [mut first, mut second] =
-        [requesting(200), bounded].map(|request| task::spawn(limiter.acquire_with(&request)));
-    assert_pending!(first.poll());
-    assert_pending!(second.poll());
-    [first, second]
-}
-
+/// The waiter with a bound is queued behind one without.
 #[tokio::test(start_paused = true)]
-async fn waiter_that_a_settlement_delays_beyond_its_bound_is_refused() {
-    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin());
-    send(&limiter, 500);
-    advance(seconds(10)).await;
-    let settled = send(&limiter, 400);
-    let [_first, mut second] = second_waiter(&limiter, 55);
-    settled.settle(of(1_000));
-    sleep(millis(20)).await;
-    assert!(second.is_woken());
-    let refused = assert_ready!(second.poll()).unwrap_err();
-    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
+async fn waiter_that_a_settlement_or_a_report_delays_beyond_its_bound_is_refused() {
+    for is_reported in [false, true] {
+        let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin()).with_server_remaining();
+        send(&limiter, 500);
+        advance(seconds(10)).await;
+        let mut permit = sent(&limiter, 400);
+        let _first = queued(&limiter, &requesting(200));
+        let mut second = queued(&limiter, &requesting(200).with_max_wait(seconds(55)));
+        if is_reported {
+            permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "65s")));
+        } else {
+            permit.settlement().unwrap().settle(of(1_000));
+        }
+        sleep(millis(20)).await;
+        assert!(second.is_woken(), "reported: {is_reported}");
+        let refused = assert_ready!(second.poll()).unwrap_err();
+        assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -546,16 +544,4 @@ async fn waiter_from_before_the_first_quota_of_its_unit_takes_its_amount() {
     let mut permit = assert_ready_ok!(waiter.poll());
     permit.mark_sent(Instant::now());
     assert_available(&limiter, 500);
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiter_that_a_report_of_the_server_delays_beyond_its_bound_is_refused() {
-    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin()).with_server_remaining();
-    let permit = sent(&limiter, 1_000);
-    advance(seconds(50)).await;
-    let [_first, mut second] = second_waiter(&limiter, 20);
-    permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "40s")));
-    sleep(millis(20)).await;
-    let refused = assert_ready!(second.poll()).unwrap_err();
-    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
 }

@@ -5,22 +5,6 @@ use tower_outbound::auth::Origin;
 use super::*;
 
 #[test]
-fn construction_error_names_the_missing_environment_variable() {
-    for (name, preset) in preset::ALL {
-        let variable = &*format!("{}_API_KEY", name.to_uppercase());
-        let preset = preset("http://localhost").unwrap();
-        let error = preset.clone().with_api_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
-        assert_eq!(error.field(), "api key");
-        assert!(error.to_string().contains("TOWER_OUTBOUND_NOT_SET"), "{error}");
-        // The preset's environment variable may be set on the machine that runs the tests.
-        if env::var_os(variable).is_none() {
-            let error = preset.layer().unwrap_err();
-            assert!(error.to_string().contains(variable), "{error}");
-        }
-    }
-}
-
-#[test]
 fn attempt_timeout_longer_than_the_total_timeout_is_rejected() {
     let preset = preset_with_key("https://host").with_total_timeout(SECOND).with_attempt_timeout(2 * SECOND);
     let error = preset.layer().unwrap_err();

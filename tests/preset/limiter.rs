@@ -21,25 +21,6 @@ async fn all_clones_and_clients_of_a_preset_share_one_limiter() {
     assert_eq!(server.seen().len(), 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn presets_with_the_same_limiter_share_its_quota() {
-    for shared in [
-        AnyLimiter::new(LocalLimiter::sliding_window(Quota::new(3, HOUR).unwrap())),
-        AnyLimiter::new(LocalLimiter::token_bucket(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
-    ] {
-        let rates = preset_with_key("https://rates").with_limiter(shared.clone());
-        let mail = preset::email_delivery("https://mail").unwrap().with_api_key(key()).with_limiter(shared);
-        let (rates, _) = stack(&rates, [ok()]);
-        let (mail, _) = stack(&mail, [ok()]);
-        for (service, granted) in
-            [(&rates, true), (&mail, true), (&rates, true), (&mail, false), (&rates, false)]
-        {
-            let result = service.clone().oneshot(get("https://host/")).await;
-            assert_eq!(result.map_err(|error| error.is_rate_limited()).err(), (!granted).then_some(true));
-        }
-    }
-}
-
 fn limiter(preset: &StackBuilder) -> &LocalLimiter {
     preset.limiter().downcast_ref().unwrap()
 }

@@ -40,8 +40,8 @@ async fn redis_limiter_grants_in_fifo_order_and_refuses_waits_that_are_too_long(
 /// The duration of a query does not count toward the maximum wait.
 #[tokio::test]
 async fn redis_limiter_queries_the_store_even_if_max_wait_is_zero() {
-    let server = server();
-    let limiter = bucket(&server.url(), "key", [quota(100, millis(1_000))]).unwrap();
+    let server = shared_server();
+    let limiter = bucket(&server.url(), "no wait", [quota(100, millis(1_000))]).unwrap();
     take(&limiter, request(1, None)).await.unwrap();
     tokio::time::sleep(millis(200)).await;
     take(&limiter, request(1, Some(Duration::ZERO))).await.unwrap();
@@ -98,22 +98,23 @@ async fn count_queries(server: &RedisServer) -> u64 {
 /// During a deployment, old and new processes may have different quotas.
 #[tokio::test]
 async fn processes_with_different_quotas_stay_within_the_larger_quota() {
-    let server = server();
-    for make in [bucket, window] {
-        let limiters =
-            [50, 100].map(|limit| make(&server.url(), "key", vec![with_margin(limit, millis(500))]).unwrap());
+    let server = shared_server();
+    let run = async |make: Make| {
+        let make = |limit| make(&server.url(), "deployment", vec![with_margin(limit, millis(500))]).unwrap();
+        let limiters = [50, 100].map(make);
         let (arrivals, shares) = take_continuously(&limiters, 4, millis(4_000)).await;
         arrivals.assert_within(quota(100, millis(500)));
         assert!(shares.iter().all(|share| *share > 20), "{shares:?}");
-    }
+    };
+    tokio::join!(run(bucket), run(window));
 }
 
 #[tokio::test]
 async fn redis_limiter_serves_higher_priorities_of_its_process_first() {
-    let server = server();
-    for make in [bucket, window] {
+    let server = shared_server();
+    let run = async |make: Make| {
         let quota = quota(5, millis(1_000)).with_burst(1).unwrap();
-        let limiter = make(&server.url(), "key", vec![quota]).unwrap();
+        let limiter = make(&server.url(), "priorities", vec![quota]).unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
         // On the test's single thread, every call joins the queue before the first reply of the store is read.
         let mut calls = JoinSet::new();
@@ -129,23 +130,21 @@ async fn redis_limiter_serves_higher_priorities_of_its_process_first() {
             call.unwrap();
         }
         assert_eq!(*order.lock().unwrap(), [High, High, Normal, Normal, Low, Low]);
-    }
+    };
+    tokio::join!(run(bucket), run(window));
 }
 
 /// A bucket grants its burst, and then permits at the rate of the server, also beside a window.
 #[tokio::test]
 async fn processes_share_the_bucket_of_a_service() {
-    let server = server();
+    let server = shared_server();
     let shared = Quota::bucket(20, 50, millis(1_000)).unwrap().with_margin(millis(40)).unwrap();
     let length = millis(4_000);
-    for (make, beside) in
-        [(bucket as fn(&str, &str, Vec<Quota>) -> _, None), (window, None), (window, Some(100))]
-    {
+    let run = async |make: Make, name: &str, beside: Option<u32>| {
         let quotas: Vec<_> =
             beside.map(|limit| quota(limit, millis(1_000))).into_iter().chain([shared]).collect();
-        let name = format!("{}", quotas.len());
         // The hold and the margin take twelve permits of the burst.
-        let make = || make(&server.url(), &name, quotas.clone()).unwrap().with_lease(1, millis(200)).unwrap();
+        let make = || make(&server.url(), name, quotas.clone()).unwrap().with_lease(1, millis(200)).unwrap();
         let limiters = [make(), make()];
         let refusal = take(&limiters[0], request(9, None)).await.unwrap_err();
         assert_eq!(refusal.reason(), Reason::TooCostly { largest: 8 });
@@ -153,5 +152,6 @@ async fn processes_share_the_bucket_of_a_service() {
         arrivals.assert_within(shared);
         let granted = arrivals.times().len();
         assert!((75..=200 + 20).contains(&granted), "{granted}");
-    }
+    };
+    tokio::join!(run(bucket, "alone", None), run(window, "alone", None), run(window, "beside", Some(100)));
 }

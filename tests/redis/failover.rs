@@ -48,7 +48,7 @@ async fn failover_to_a_replica_keeps_requests_in_flight_and_amounts() {
     let mut held = [send(&one, tokens(30)).await, send(&one, tokens(30)).await];
     let granted = Instant::now();
     settle(&mut held[0], tokens(60));
-    wait_until_counted(&replica, &[2]).await;
+    wait_until_counted(&replica, "*", &[2]).await;
     // The query of this request follows the settlement.
     take(&one, taking(tokens(1)).with_deadline(Instant::now() + millis(500))).await.unwrap_err();
     wait_until_replicated(&master, &replica).await;
@@ -64,9 +64,9 @@ async fn failover_to_a_replica_keeps_requests_in_flight_and_amounts() {
         }
         tokio::time::sleep(millis(20)).await;
     }
-    wait_until_counted(&replica, &[2]).await;
+    wait_until_counted(&replica, "*", &[2]).await;
     drop(held);
-    wait_until_counted(&replica, &[]).await;
+    wait_until_counted(&replica, "*", &[]).await;
     drop(send(&other, tokens(11)).await);
     assert!(granted.elapsed() >= length, "{:?}", granted.elapsed());
 }

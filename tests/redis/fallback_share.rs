@@ -32,9 +32,8 @@ async fn wait_for_arrivals(description: &str, arrivals: &Arrivals, count: usize)
 }
 
 async fn use_shares_during_an_outage(stop: impl Fn(&mut RedisServer), resume: impl Fn(&mut RedisServer)) {
-    let mut server = server();
-    let shared = with_margin(100, millis(500));
-    for make in [bucket, window] {
+    let run = async |make: Make| {
+        let (mut server, shared) = (server(), with_margin(100, millis(500)));
         let make = || with_half_as_share(make(&server.url(), "key", vec![shared]));
         let (limiters, arrivals) = ([make(), make()], Arrivals::new());
         let running = tokio::spawn({
@@ -52,7 +51,8 @@ async fn use_shares_during_an_outage(stop: impl Fn(&mut RedisServer), resume: im
         wait_for_arrivals("arrivals for two windows of the store", &arrivals, 150).await;
         running.abort();
         arrivals.assert_within(shared);
-    }
+    };
+    tokio::join!(run(bucket), run(window));
 }
 
 /// Starts a proxy to the server. Sending another port connects the proxy to that server, and sending 0 disconnects it.

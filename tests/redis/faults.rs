@@ -5,8 +5,6 @@ use std::error::Error as _;
 
 use super::*;
 
-type Make = fn(&str, &str, Vec<Quota>) -> Result<RedisLimiter, InvalidConfig>;
-
 fn bucket(server: &RedisServer) -> RedisLimiter {
     super::bucket(&server.url(), "key", [quota(100, millis(500))]).unwrap()
 }
@@ -71,8 +69,8 @@ async fn refusal_states_which_key_contains_a_foreign_value() {
 /// grants.
 #[tokio::test]
 async fn restart_of_the_store_within_a_window_grants_no_second_quota() {
-    let mut server = server();
-    for make in [super::bucket, window] {
+    let run = async |make: Make| {
+        let mut server = server();
         let quota = with_margin(50, millis(1_500)).with_burst(40).unwrap();
         let mut arrivals = Arrivals::new();
         let first = make(&server.url(), "key", vec![quota]).unwrap();
@@ -84,7 +82,8 @@ async fn restart_of_the_store_within_a_window_grants_no_second_quota() {
         // The first limiter sends no further query.
         take_continuously_into(&[second], 4, millis(2_500), &arrivals).await;
         arrivals.assert_within(quota);
-    }
+    };
+    tokio::join!(run(super::bucket), run(window));
 }
 
 /// After the flush, only the process remembers the previous grants. The process must therefore detect the flush.
@@ -203,7 +202,7 @@ fn redis_limiter_works_in_a_second_runtime_after_the_first_has_ended() {
 /// A Redis server that is short of memory evicts single keys, such as the log or the state of a limiter.
 #[tokio::test]
 async fn eviction_of_one_key_from_the_store_grants_no_second_quota() {
-    for logs in [false, true] {
+    let run = async |logs: bool| {
         let server = server();
         let quota = with_margin(10, millis(500));
         let make = || window(&server.url(), "key", [quota]).unwrap();
@@ -217,5 +216,6 @@ async fn eviction_of_one_key_from_the_store_grants_no_second_quota() {
         let (arrivals, _) = take_continuously(&[second], 4, millis(2_500)).await;
         assert!(arrivals.times().len() >= 10, "{}", arrivals.times().len());
         arrivals.assert_within(quota);
-    }
+    };
+    tokio::join!(run(false), run(true));
 }

@@ -21,9 +21,10 @@ use super::*;
 /// request for the same time.
 const EXPIRY: Duration = Duration::from_secs(3);
 
-fn limited(url: &str, max: u32) -> RedisLimiter {
-    let limiter = bucket(url, "key", [quota(100_000, millis(1_000))]).unwrap();
-    limiter.with_max_in_flight(max).unwrap().with_in_flight_expiry(EXPIRY).unwrap()
+fn limited(url: &str, name: &str, max: u32) -> RedisLimiter {
+    let limiter = bucket(url, name, [quota(100_000, millis(1_000))]).unwrap();
+    let limiter = limiter.with_namespace(name).unwrap().with_max_in_flight(max).unwrap();
+    limiter.with_in_flight_expiry(EXPIRY).unwrap()
 }
 
 async fn acquire(limiter: &RedisLimiter) -> Permit<'static> {
@@ -31,10 +32,11 @@ async fn acquire(limiter: &RedisLimiter) -> Permit<'static> {
     tokio::time::timeout(HANG_TIMEOUT, acquire).await.expect("the limiter hangs").unwrap()
 }
 
-/// Returns the requests that the store counts, for each limiter.
-async fn counted(server: &RedisServer) -> Vec<u32> {
+/// Returns the requests that the store counts in this namespace, for each limiter.
+async fn counted(server: &RedisServer, namespace: &str) -> Vec<u32> {
     let mut connection = connect(server).await;
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*:flight").query_async(&mut connection).await.unwrap();
+    let pattern = format!("{namespace}:*:flight");
+    let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
     let Some(key) = keys.first() else { return Vec::new() };
     let entries: Vec<String> = redis::cmd("HVALS").arg(key).query_async(&mut connection).await.unwrap();
     let mut counts: Vec<u32> =
@@ -44,10 +46,10 @@ async fn counted(server: &RedisServer) -> Vec<u32> {
     counts
 }
 
-pub(super) async fn wait_until_counted(server: &RedisServer, expected: &[u32]) {
+pub(super) async fn wait_until_counted(server: &RedisServer, namespace: &str, expected: &[u32]) {
     let end = Instant::now() + HANG_TIMEOUT;
     loop {
-        let counts = counted(server).await;
+        let counts = counted(server, namespace).await;
         if counts == expected {
             return;
         }
@@ -58,9 +60,9 @@ pub(super) async fn wait_until_counted(server: &RedisServer, expected: &[u32]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn limiters_never_exceed_their_common_limit_of_requests_in_flight() {
-    let server = server();
+    let server = shared_server();
     let max = 5;
-    let limiters = [(); 2].map(|()| limited(&server.url(), max));
+    let limiters = [(); 2].map(|()| limited(&server.url(), "common", max));
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let served = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
     let mut calls = JoinSet::new();
@@ -88,13 +90,12 @@ async fn limiters_never_exceed_their_common_limit_of_requests_in_flight() {
     println!("{served:?} served in {:?}", start.elapsed());
     assert_eq!(most.load(Ordering::SeqCst), max as usize, "the limit was not reached, or exceeded");
     assert!(served.iter().all(|served| *served >= 160), "{served:?}");
-    wait_until_counted(&server, &[]).await;
+    wait_until_counted(server, "common", &[]).await;
 }
 
 #[tokio::test]
 async fn end_of_a_request_admits_a_waiter_of_the_same_process_at_once() {
-    let server = server();
-    let limiter = limited(&server.url(), 1);
+    let limiter = limited(&shared_server().url(), "waiter", 1);
     let permit = acquire(&limiter).await;
     let waiter = tokio::spawn({
         let limiter = limiter.clone();
@@ -121,32 +122,32 @@ async fn end_of_a_request_admits_a_waiter_of_the_same_process_at_once() {
 
 #[tokio::test]
 async fn dropped_waiters_and_unused_permits_do_not_count() {
-    let server = server();
-    let limiter = limited(&server.url(), 2);
+    let server = shared_server();
+    let limiter = limited(&server.url(), "dropped", 2);
     let first = acquire(&limiter).await;
     let second = acquire(&limiter).await;
     let mut queued = tokio_test::task::spawn(limiter.acquire_with(&request(1, None)));
     tokio_test::assert_pending!(queued.poll());
-    wait_until_counted(&server, &[2]).await;
+    wait_until_counted(server, "dropped", &[2]).await;
     drop(second);
     // The limiter grants the permit, but nothing polls the waiter.
     until_woken(&queued).await;
     drop(queued);
-    wait_until_counted(&server, &[1]).await;
+    wait_until_counted(server, "dropped", &[1]).await;
     let mut queued = [(); 3].map(|()| tokio_test::task::spawn(limiter.acquire_with(&request(1, None))));
     for waiter in &mut queued {
         tokio_test::assert_pending!(waiter.poll());
     }
     drop(queued);
-    wait_until_counted(&server, &[1]).await;
+    wait_until_counted(server, "dropped", &[1]).await;
     drop(first);
-    wait_until_counted(&server, &[]).await;
+    wait_until_counted(server, "dropped", &[]).await;
 }
 
 #[tokio::test]
 #[ignore = "child process that another test starts"]
 async fn child_process_keeps_requests_in_flight() {
-    let limiter = limited(&env::var("STORE_URL").unwrap(), 2);
+    let limiter = limited(&env::var("STORE_URL").unwrap(), "killed", 2);
     let _permits = [acquire(&limiter).await, acquire(&limiter).await];
     println!("in flight");
     tokio::time::sleep(HANG_TIMEOUT * 10).await;
@@ -169,12 +170,12 @@ async fn start_child(server: &RedisServer) -> Child {
 
 #[tokio::test]
 async fn requests_of_a_killed_process_count_until_they_expire() {
-    let server = server();
-    let limiter = limited(&server.url(), 2);
-    let mut child = start_child(&server).await;
+    let server = shared_server();
+    let limiter = limited(&server.url(), "killed", 2);
+    let mut child = start_child(server).await;
     // The requests of a running process do not expire.
     tokio::time::sleep(EXPIRY * 2).await;
-    assert_eq!(counted(&server).await, [2]);
+    assert_eq!(counted(server, "killed").await, [2]);
     child.kill().await.unwrap();
     let killed = Instant::now();
     let _permits = [acquire(&limiter).await, acquire(&limiter).await];
@@ -187,7 +188,7 @@ async fn requests_of_a_killed_process_count_until_they_expire() {
 #[tokio::test]
 async fn store_that_lost_its_memory_admits_no_request_until_the_processes_have_reported() {
     let server = server();
-    let limiters = [(); 3].map(|()| limited(&server.url(), 2));
+    let limiters = [(); 3].map(|()| limited(&server.url(), "lost", 2));
     let permits = [acquire(&limiters[0]).await, acquire(&limiters[1]).await];
     let mut connection = connect(&server).await;
     for command in ["FLUSHALL", "DEL"] {
@@ -204,7 +205,7 @@ async fn store_that_lost_its_memory_admits_no_request_until_the_processes_have_r
             let beyond = take(limiter, request(1, None).with_deadline(Instant::now() + EXPIRY / 4)).await;
             assert!(beyond.is_err(), "three requests were in flight after {command}");
         }
-        wait_until_counted(&server, &[1, 1]).await;
+        wait_until_counted(&server, "lost", &[1, 1]).await;
     }
     drop(permits);
     acquire(&limiters[2]).await;
@@ -213,7 +214,7 @@ async fn store_that_lost_its_memory_admits_no_request_until_the_processes_have_r
 #[tokio::test]
 async fn processes_divide_the_limit_of_requests_in_flight_while_the_store_is_down() {
     let mut server = server();
-    let make = || limited(&server.url(), 4).with_timeout(millis(1_500)).unwrap();
+    let make = || limited(&server.url(), "divided", 4).with_timeout(millis(1_500)).unwrap();
     let limiters = [(); 2].map(|()| make().with_fallback_share(2).unwrap());
     let first = acquire(&limiters[0]).await;
     server.kill().unwrap();
@@ -228,7 +229,7 @@ async fn processes_divide_the_limit_of_requests_in_flight_while_the_store_is_dow
         assert_eq!(beyond.unwrap_err().max_in_flight(), Some(2));
     }
     server.restart().unwrap();
-    wait_until_counted(&server, &[2, 2]).await;
+    wait_until_counted(&server, "divided", &[2, 2]).await;
     let beyond = take(&limiters[0], request(1, None).with_deadline(Instant::now() + EXPIRY * 2)).await;
     assert_eq!(beyond.unwrap_err().max_in_flight(), Some(4));
     permits.truncate(3);

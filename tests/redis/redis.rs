@@ -21,7 +21,8 @@ use std::{
     future::{Future, poll_fn},
     num::NonZeroU32,
     pin::pin,
-    process::Command,
+    process::{Child, Command, Stdio},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -60,6 +61,22 @@ async fn until_woken<F>(task: &tokio_test::task::Spawn<F>) {
 fn server() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }
+
+/// Returns a server that runs until this process ends. Only the first tests wait for the window after its start. The
+/// limiters of each test have a name of their own.
+fn shared_server() -> &'static RedisServer {
+    static SERVER: LazyLock<(RedisServer, Child)> = LazyLock::new(|| {
+        let server = server();
+        // The end of this process closes the pipe to the shell.
+        let end = format!("read _; kill {}; rm -r '{}'", server.pid(), server.directory().display());
+        let shell = Command::new("sh").args(["-c", &end]).stdin(Stdio::piped()).spawn().unwrap();
+        (server, shell)
+    });
+    &SERVER.0
+}
+
+/// Creates a limiter with a server's URL, a name and quotas.
+type Make = fn(&str, &str, Vec<Quota>) -> Result<RedisLimiter, InvalidConfig>;
 
 fn quota(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap().without_margin()

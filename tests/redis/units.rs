@@ -46,11 +46,11 @@ async fn wait_until_refused(limiter: &RedisLimiter, amounts: Amounts) -> Refusal
 
 #[tokio::test]
 async fn processes_exceed_neither_a_quota_of_requests_nor_one_of_tokens() {
-    let server = server();
+    let server = shared_server();
     let (requests, tokens_per_window) =
         (with_margin(40, millis(1_000)), with_margin(2_000, millis(1_000)).with_unit(Unit::Tokens).unwrap());
-    for make in [bucket, window] {
-        let make = || make(&server.url(), "key", vec![requests, tokens_per_window]).unwrap();
+    let run = async |make: Make| {
+        let make = || make(&server.url(), "both", vec![requests, tokens_per_window]).unwrap();
         let (limiters, length) = ([make(), make()], millis(6_000));
         let (sent, used) = (Arrivals::new(), Arrivals::new());
         let (end, mut calls) = (Instant::now() + length, JoinSet::new());
@@ -78,14 +78,16 @@ async fn processes_exceed_neither_a_quota_of_requests_nor_one_of_tokens() {
         sent.assert_within(requests);
         used.assert_within(tokens_per_window);
         assert!(sent.times().len() > 40, "{}", sent.times().len());
-    }
+    };
+    tokio::join!(run(bucket), run(window));
 }
 
 #[tokio::test]
 async fn settled_excess_delays_another_process() {
-    let server = server();
+    let server = shared_server();
     let length = millis(3_000);
-    let [one, other] = [(); 2].map(|()| bucket(&server.url(), "key", [token_quota(1_000, length)]).unwrap());
+    let [one, other] =
+        [(); 2].map(|()| bucket(&server.url(), "excess", [token_quota(1_000, length)]).unwrap());
     let mut permit = send(&one, tokens(10)).await;
     take(&other, taking(tokens(10))).await.unwrap();
     let settled = Instant::now();
@@ -100,9 +102,10 @@ async fn settled_excess_delays_another_process() {
 
 #[tokio::test]
 async fn returned_amounts_admit_a_waiter_of_another_process() {
-    let server = server();
+    let server = shared_server();
     let length = millis(8_000);
-    let [one, other] = [(); 2].map(|()| bucket(&server.url(), "key", [token_quota(100, length)]).unwrap());
+    let [one, other] =
+        [(); 2].map(|()| bucket(&server.url(), "returned", [token_quota(100, length)]).unwrap());
     let mut permit = send(&one, tokens(100)).await;
     let granted = Instant::now();
     wait_until_refused(&other, tokens(50)).await;
@@ -122,9 +125,9 @@ async fn returned_amounts_admit_a_waiter_of_another_process() {
 
 #[tokio::test]
 async fn dropped_request_keeps_its_estimate_unless_it_was_not_sent() {
-    let server = server();
+    let server = shared_server();
     let length = millis(8_000);
-    let [one, other] = [(); 2].map(|()| window(&server.url(), "key", [token_quota(100, length)]).unwrap());
+    let [one, other] = [(); 2].map(|()| window(&server.url(), "unsent", [token_quota(100, length)]).unwrap());
     let permit = send(&one, tokens(60)).await;
     let granted = Instant::now();
     drop(permit);
@@ -139,8 +142,8 @@ async fn dropped_request_keeps_its_estimate_unless_it_was_not_sent() {
 /// The amounts of a permit that nothing has collected are returned, and the next waiter takes them.
 #[tokio::test]
 async fn dropped_waiter_returns_the_amounts_that_were_granted_to_it() {
-    let server = server();
-    let limiter = window(&server.url(), "key", [token_quota(100, millis(8_000))]).unwrap();
+    let server = shared_server();
+    let limiter = window(&server.url(), "uncollected", [token_quota(100, millis(8_000))]).unwrap();
     take(&limiter, taking(tokens(1))).await.unwrap();
     let granted = Instant::now();
     let mut queued = tokio_test::task::spawn(limiter.acquire_with(&taking(tokens(99))));
@@ -153,10 +156,10 @@ async fn dropped_waiter_returns_the_amounts_that_were_granted_to_it() {
 
 #[tokio::test]
 async fn refusal_names_the_unit_that_delays() {
-    let server = server();
+    let server = shared_server();
     let length = millis(3_000);
     let quotas = [quota_of(Unit::Points, 10, length), token_quota(100, length)];
-    let limiter = window(&server.url(), "key", quotas).unwrap();
+    let limiter = window(&server.url(), "units", quotas).unwrap();
     drop(send(&limiter, tokens(100).with(Unit::Points, 5)).await);
     for (amounts, unit) in [(tokens(1), Unit::Tokens), (Amounts::of(Unit::Points, 6), Unit::Points)] {
         let refusal = take(&limiter, taking(amounts).with_max_wait(millis(100))).await.unwrap_err();

@@ -30,19 +30,6 @@ async fn request_id_is_a_version_7_uuid_of_36_characters() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn all_attempts_of_a_call_carry_the_same_request_id() {
-    let server =
-        ScriptedService::new([Status(503), Io(ConnectionReset), Status(200), Status(503), Status(200)]);
-    let service =
-        ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(server.clone());
-    service.clone().oneshot(get(URI)).await.unwrap();
-    service.oneshot(get(URI)).await.unwrap();
-    let ids: Vec<_> = server.seen().iter().map(|seen| id_of(&seen.head)).collect();
-    assert_eq!(ids.len(), 5);
-    assert!(ids[0] == ids[1] && ids[1] == ids[2] && ids[3] == ids[4] && ids[0] != ids[3], "{ids:?}");
-}
-
 /// HTTP/2 does not add a sensitive field to its table of repeated fields.
 #[tokio::test]
 async fn request_id_is_sensitive_in_the_request_and_readable_in_the_report() {

@@ -46,20 +46,6 @@ async fn jitter_spreads_the_retries_of_calls_that_fail_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn backoff_delays_repeat_with_the_same_seed_and_differ_without_a_seed() {
-    let delays = |layer: RetryLayer| async move {
-        let service = layer.with_max_attempts(6).unwrap().layer(ScriptedService::new([Status(503)]));
-        let response = service.oneshot(get(URI)).await.unwrap();
-        report(&response).attempts().iter().filter_map(|attempt| attempt.delay).collect::<Vec<_>>()
-    };
-    let first = delays(RetryLayer::new().with_seed(7)).await;
-    assert_eq!(first.len(), 5);
-    assert_eq!(first, delays(RetryLayer::new().with_seed(7)).await);
-    assert_ne!(first, delays(RetryLayer::new().with_seed(8)).await);
-    assert_ne!(delays(RetryLayer::new()).await, delays(RetryLayer::new()).await);
-}
-
-#[tokio::test(start_paused = true)]
 async fn call_waits_for_a_requested_delay_of_three_years() {
     // A single timer of tokio covers at most 2.2 years.
     let inner = ScriptedService::new([Headers(503, &[("retry-after", "100000000")]), Status(200)]);

@@ -1,18 +1,13 @@
 //! Tests a preset over a single connection of hyper, without hyper-util's client and connection pool.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, Version};
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    body::{Body, Incoming},
+    body::Incoming,
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -20,9 +15,9 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Mutex,
 };
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
-    ApiKey, BoxError, ExponentialBackoff, Report,
+    ApiKey, ExponentialBackoff, Report,
     body::ReplayBody,
     call::Outcome,
     preset,
@@ -32,62 +27,27 @@ use tower_outbound::{
 
 type Content = Full<Bytes>;
 
-/// A handle to a connection.
-enum Connection<B> {
-    /// The connection sends one request at a time, so a clone waits until the body of the previous response has ended.
-    Http1(Arc<Mutex<http1::SendRequest<B>>>),
-    Http2(http2::SendRequest<B>),
-}
+type Connection = BoxCloneSyncService<Request<ReplayBody<Content>>, Response<Incoming>, hyper::Error>;
 
-impl<B> Clone for Connection<B> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Http1(sender) => Self::Http1(Arc::clone(sender)),
-            Self::Http2(sender) => Self::Http2(sender.clone()),
-        }
-    }
-}
-
-impl<B: Body + Send + 'static> Service<Request<B>> for Connection<B> {
-    type Response = Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        match self {
-            Self::Http1(_) => Poll::Ready(Ok(())),
-            Self::Http2(sender) => sender.poll_ready(cx),
-        }
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self {
-            Self::Http1(sender) => {
-                let sender = Arc::clone(sender);
-                Box::pin(async move {
-                    let mut sender = sender.lock().await;
-                    sender.ready().await?;
-                    sender.send_request(request).await
-                })
-            }
-            Self::Http2(sender) => Box::pin(sender.send_request(request)),
-        }
-    }
-}
-
-async fn connect<B>(url: &str, version: Version) -> Connection<B>
-where
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
-{
+async fn connect(url: &str, version: Version) -> Connection {
     let stream = TokioIo::new(TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap());
     if version == Version::HTTP_2 {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
         tokio::spawn(connection);
-        return Connection::Http2(sender);
+        return BoxCloneSyncService::new(service_fn(move |request| sender.clone().send_request(request)));
     }
     let (sender, connection) = http1::handshake(stream).await.unwrap();
     tokio::spawn(connection);
-    Connection::Http1(Arc::new(Mutex::new(sender)))
+    // The connection sends one request at a time, so a call waits until the body of the previous response has ended.
+    let sender = Arc::new(Mutex::new(sender));
+    BoxCloneSyncService::new(service_fn(move |request| {
+        let sender = Arc::clone(&sender);
+        async move {
+            let mut sender = sender.lock().await;
+            sender.ready().await?;
+            sender.send_request(request).await
+        }
+    }))
 }
 
 /// Builds a request. HTTP/1 requests get a `host` header, because hyper's connection does not add one.
@@ -112,7 +72,7 @@ async fn http1_and_http2_connections_work_under_a_preset() {
         let url = server.url();
         let preset = preset::realtime_messaging(&url).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
         let layer = preset.with_retry(retry()).layer().unwrap();
-        let stack = layer.layer(connect::<ReplayBody<Content>>(&url, version).await);
+        let stack = layer.layer(connect(&url, version).await);
         for _ in 0..2 {
             let response = stack.clone().oneshot(request("PUT", &url, version)).await.unwrap();
             let report = Report::from_response(&response).unwrap();
@@ -133,7 +93,7 @@ async fn http1_and_http2_connections_work_under_a_preset() {
 async fn request_on_a_closed_connection_counts_as_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let service = connect::<ReplayBody<Content>>(&url, Version::HTTP_11).await;
+    let service = connect(&url, Version::HTTP_11).await;
     drop(listener.accept().await.unwrap());
     let error = retry().layer(service).oneshot(request("POST", &url, Version::HTTP_11)).await.unwrap_err();
     let attempts = error.report().unwrap().attempts();

@@ -19,12 +19,15 @@ use tokio::{
 use tower_outbound::{Body, BoxError, Client, InvalidConfig};
 
 // The tests need these items, too.
-use std::sync::{Arc, Mutex};
+#[allow(dead_code, reason = "this binary uses a part of it")]
+#[path = "../support/server.rs"]
+mod server;
 
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use server::{Reply, Seen, Server, Wire, reply, settle};
+use tokio::net::TcpListener;
 use tower_outbound::{ErrorKind, ExponentialBackoff, retry::RetryLayer};
 
 /// A body that is read as a stream needs an idle timeout, because no other timeout covers it.
@@ -108,90 +111,50 @@ async fn download(
     }
 }
 
-/// A received request: the head in lowercase, and the body.
-type Request = (String, Vec<u8>);
-
-/// A server that sends raw responses, each on a connection of its own, and closes the connection.
-struct Server {
-    url: String,
-    seen: Arc<Mutex<Vec<Request>>>,
-    _accepting: JoinSet<()>,
+/// Starts a server. Calls `respond` with the number of each request, starting at 0, and the request.
+async fn server(respond: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static) -> Server {
+    Server::start(Wire::Http1, move |number, seen| {
+        let reply = respond(number - 1, &seen);
+        async { Some(reply) }
+    })
+    .await
 }
 
-impl Server {
-    /// Calls `respond` with the number of each request, starting at 0, and its head.
-    async fn start(respond: impl Fn(usize, &str) -> Vec<u8> + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (url, seen) = (format!("http://{}", listener.local_addr().unwrap()), Arc::default());
-        let log: Arc<Mutex<Vec<Request>>> = Arc::clone(&seen);
-        let mut accepting = JoinSet::new();
-        accepting.spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let request = read_request(&mut stream).await;
-                let number = log.lock().unwrap().len();
-                let response = respond(number, &request.0);
-                log.lock().unwrap().push(request);
-                stream.write_all(&response).await.unwrap();
-            }
-        });
-        Self { url, seen, _accepting: accepting }
-    }
-
-    /// Returns the value of a header in each request.
-    fn sent(&self, name: &str) -> Vec<Option<String>> {
-        let seen = self.seen.lock().unwrap();
-        seen.iter().map(|(head, _)| field(head, name).map(str::to_owned)).collect()
-    }
-
-    /// Returns a client with a backoff of 1 ms.
-    fn client(&self) -> Client {
-        let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
-        let builder = Client::builder(&self.url).unwrap().without_credential();
-        builder.with_retry(RetryLayer::new().with_backoff(backoff)).client().unwrap()
-    }
-}
-
-fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-}
-
-async fn read_request(stream: &mut TcpStream) -> Request {
-    let mut bytes = Vec::new();
-    let end = loop {
-        assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0);
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            break end + 4;
-        }
-    };
-    let mut body = bytes.split_off(end);
-    let head = String::from_utf8(bytes).unwrap().to_lowercase();
-    let length = field(&head, "content-length").map_or(0, |length| length.parse().unwrap());
-    while body.len() < length {
-        assert_ne!(stream.read_buf(&mut body).await.unwrap(), 0);
-    }
-    (head, body)
+/// Returns the value of a header in each request.
+fn sent(server: &Server, name: &str) -> Vec<Option<String>> {
+    server.seen().iter().map(|seen| seen.header(name).map(str::to_owned)).collect()
 }
 
 fn content(version: u8) -> Vec<u8> {
     (0..200_000_u32).map(|at| (at >> 5) as u8 ^ version).collect()
 }
 
+/// Returns a body. If it is cut, the server closes the connection after the data.
+fn body(data: impl Into<Bytes>, is_cut: bool) -> UnsyncBoxBody<Bytes, io::Error> {
+    let data = stream::iter([Ok(Frame::data(data.into()))]);
+    let close = stream::once(async {
+        // The connection's task must write the data before the connection closes.
+        settle().await;
+        Err(io::Error::other("cut off"))
+    });
+    UnsyncBoxBody::new(StreamBody::new(data.chain(close.take(usize::from(is_cut)))))
+}
+
 /// Responds to a GET with the version of the content, or the requested part, without the last `missing` bytes.
-fn response(head: &str, version: u8, missing: usize) -> Vec<u8> {
+fn response(seen: &Seen, version: u8, missing: usize) -> Reply {
     let (content, etag) = (content(version), format!("\"{version}\""));
-    let start = field(head, "range").filter(|_| field(head, "if-range") == Some(&*etag));
+    let start = seen.header("range").filter(|_| seen.header("if-range") == Some(&*etag));
     let start = start.map(|range| range["bytes=".len()..].trim_end_matches('-').parse::<usize>().unwrap());
     let (total, from) = (content.len(), start.unwrap_or(0));
     let (status, range) = match start {
-        Some(start) if start == total => ("416 Out", format!("content-range: bytes */{total}\r\n")),
-        Some(start) => ("206 Part", format!("content-range: bytes {start}-{}/{total}\r\n", total - 1)),
-        None => ("200 OK", String::new()),
+        Some(start) if start == total => (416, format!("bytes */{total}")),
+        Some(start) => (206, format!("bytes {start}-{}/{total}", total - 1)),
+        None => (200, String::new()),
     };
-    let mut response =
-        format!("HTTP/1.1 {status}\r\netag: {etag}\r\nconnection: close\r\n{range}").into_bytes();
-    response.extend(format!("content-length: {}\r\n\r\n", total - from).as_bytes());
-    response.extend(&content[from..total - missing.min(total - from)]);
-    response
+    let data = content[from..total - missing.min(total - from)].to_vec();
+    let response = http::Response::builder().status(status).header("etag", etag);
+    let response = response.header("content-range", range).header("content-length", total - from);
+    response.body(body(data, missing > 0)).unwrap()
 }
 
 /// Returns an empty file for a test, and its path.
@@ -204,7 +167,7 @@ async fn file(name: &str) -> (File, PathBuf) {
 /// Downloads from the server to a new file. Returns the result, the content of the file and the ETag.
 async fn downloaded(name: &str, server: &Server) -> (Result<(), BoxError>, Vec<u8>, Option<HeaderValue>) {
     let ((mut file, path), mut etag) = (file(name).await, None);
-    let files = files(&server.url).unwrap();
+    let files = files(&server.url()).unwrap();
     let call = download(&files, "/file", &mut file, &mut etag);
     let result = tokio::time::timeout(Duration::from_secs(60), call).await.unwrap();
     let content = tokio::fs::read(&path).await.unwrap();
@@ -214,44 +177,41 @@ async fn downloaded(name: &str, server: &Server) -> (Result<(), BoxError>, Vec<u
 
 #[tokio::test]
 async fn download_continues_after_the_connection_is_cut() {
-    let server = Server::start(|number, head| response(head, 1, [120_000, 50_000, 0][number])).await;
+    let server = server(|number, seen| response(seen, 1, [120_000, 50_000, 0][number])).await;
     let (result, file, etag) = downloaded("cut", &server).await;
     result.unwrap();
     assert!(file == content(1));
     assert_eq!(etag.unwrap(), "\"1\"");
     let ranges = [None, Some("bytes=80000-".to_owned()), Some("bytes=150000-".to_owned())];
-    assert_eq!(server.sent("range"), ranges);
-    assert_eq!(server.sent("if-range")[1].as_deref(), Some("\"1\""));
+    assert_eq!(sent(&server, "range"), ranges);
+    assert_eq!(sent(&server, "if-range")[1].as_deref(), Some("\"1\""));
 }
 
 #[tokio::test]
 async fn download_is_complete_if_only_the_end_of_the_response_was_lost() {
-    let server = Server::start(|number, head| {
-        let whole = content(1);
-        let start = format!(
-            "HTTP/1.1 200 OK\r\netag: \"1\"\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n",
-            whole.len()
-        );
+    let server = server(|number, seen| match number {
         // The last chunk is missing.
-        if number == 0 { [start.as_bytes(), &whole, b"\r\n"].concat() } else { response(head, 1, 0) }
+        0 => http::Response::builder().header("etag", "\"1\"").body(body(content(1), true)).unwrap(),
+        _ => response(seen, 1, 0),
     })
     .await;
     let (result, file, _) = downloaded("end", &server).await;
     result.unwrap();
     assert!(file == content(1));
-    assert_eq!(server.sent("range"), [None, Some("bytes=200000-".to_owned())]);
+    assert_eq!(sent(&server, "range"), [None, Some("bytes=200000-".to_owned())]);
 }
 
 #[tokio::test]
 async fn download_without_a_strong_etag_starts_again_and_gives_up_after_five_resumes() {
-    let server = Server::start(|_, _| {
-        b"HTTP/1.1 200 OK\r\netag: W/\"1\"\r\nconnection: close\r\ncontent-length: 9\r\n\r\npart".to_vec()
+    let server = server(|_, _| {
+        let response = http::Response::builder().header("etag", "W/\"1\"").header("content-length", 9);
+        response.body(body("part", true)).unwrap()
     })
     .await;
     let (result, file, etag) = downloaded("weak", &server).await;
     assert!(result.is_err() && etag.is_none());
     assert_eq!(file, b"part");
-    assert_eq!(server.sent("range"), vec![None; 6]);
+    assert_eq!(sent(&server, "range"), vec![None; 6]);
 }
 
 #[tokio::test]
@@ -260,14 +220,13 @@ async fn upload_opens_the_file_again_for_its_retry() {
     let whole = content(3);
     written.write_all(&whole).await.unwrap();
     written.flush().await.unwrap();
-    let server = Server::start(|number, _| match number {
-        0 => b"HTTP/1.1 503 Later\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".to_vec(),
-        _ => b"HTTP/1.1 201 Stored\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".to_vec(),
-    })
-    .await;
-    upload(&server.client(), "/file", &path).await.unwrap();
-    assert_eq!(server.sent("content-length"), vec![Some("200000".to_owned()); 2]);
-    assert!(server.seen.lock().unwrap().iter().all(|(_, body)| *body == whole));
+    let server = server(|number, _| reply(if number == 0 { 503 } else { 201 }, "")).await;
+    let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
+    let client = Client::builder(server.url()).unwrap().without_credential();
+    let client = client.with_retry(RetryLayer::new().with_backoff(backoff)).client().unwrap();
+    upload(&client, "/file", &path).await.unwrap();
+    assert_eq!(sent(&server, "content-length"), vec![Some("200000".to_owned()); 2]);
+    assert!(server.seen().iter().all(|seen| seen.body == whole));
     tokio::fs::remove_file(&path).await.unwrap();
 
     // This server never responds, so the missing file ends the call.

@@ -5,7 +5,6 @@ use crate::support::capture;
 use std::{
     collections::HashSet,
     error::Error as StdError,
-    future::Future,
     io,
     sync::{
         Arc, Mutex,
@@ -16,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{BoxError, ServiceExt, util::BoxCloneSyncService};
 use tower_layer::Layer;
@@ -29,60 +28,26 @@ use tower_outbound::{
     preset,
     retry::{IdempotencyKey, RetryLayer, RetryRejected},
     stack::StackBuilder,
-    test_util::Arrivals,
+    test_util::{ScriptedResponse, ScriptedService, Seen},
 };
 
 const KEY: &str = "s3cret-k3y";
 const RATES_URL: &str = "https://rates.example.com/v1/resources";
 const REALTIME_URL: &str = "https://push.example.com/";
 
-/// The requests that reached the inner service of a stack.
-#[derive(Default)]
-struct Received {
-    arrivals: Mutex<Vec<Instant>>,
-    ids: Mutex<Vec<String>>,
-    bodies: Mutex<Vec<Bytes>>,
-}
-
-impl Received {
-    fn count(&self) -> usize {
-        self.arrivals.lock().unwrap().len()
-    }
-
-    fn arrivals(&self) -> Vec<Instant> {
-        self.arrivals.lock().unwrap().clone()
-    }
-}
-
 type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<IdleBody<InFlightBody<Body>>>, Error>;
 
-/// Builds the stack over a service that records each request. `respond` receives the number of the request, counted
-/// from 0.
-fn stack<F, Fut>(builder: &StackBuilder, respond: F) -> (Stack, Arc<Received>)
-where
-    F: Fn(usize, Request<()>) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<Response<Body>, BoxError>> + Send + 'static,
-{
-    let received = Arc::new(Received::default());
-    let recorder = Arc::clone(&received);
-    let service = tower::service_fn(move |request: Request<ReplayBody<Full<Bytes>>>| {
-        let (recorder, respond) = (Arc::clone(&recorder), respond.clone());
-        async move {
-            let (head, body) = request.into_parts();
-            let number = {
-                let mut arrivals = recorder.arrivals.lock().unwrap();
-                arrivals.push(Instant::now());
-                arrivals.len() - 1
-            };
-            if let Some(id) = head.headers.get("x-request-id") {
-                recorder.ids.lock().unwrap().push(id.to_str().unwrap().to_owned());
-            }
-            let body = body.collect().await?.to_bytes();
-            recorder.bodies.lock().unwrap().push(body);
-            respond(number, Request::from_parts(head, ())).await
-        }
-    });
-    (BoxCloneSyncService::new(builder.layer().unwrap().layer(service)), received)
+/// Builds the stack over a service that responds as scripted and records each request.
+fn stack(builder: &StackBuilder, service: ScriptedService) -> (Stack, ScriptedService) {
+    (BoxCloneSyncService::new(builder.layer().unwrap().layer(service.clone())), service)
+}
+
+/// Builds the stack over a service that returns these responses in order, and repeats the last one.
+fn scripted<const N: usize>(
+    builder: &StackBuilder,
+    responses: [ScriptedResponse; N],
+) -> (Stack, ScriptedService) {
+    stack(builder, ScriptedService::new(responses))
 }
 
 fn rates() -> StackBuilder {
@@ -101,25 +66,29 @@ fn get(url: &str) -> Request<Full<Bytes>> {
     request(Method::GET, url, "")
 }
 
-fn respond(status: u16) -> Result<Response<Body>, BoxError> {
-    Ok(Response::builder().status(status).body(Body::empty())?)
+fn status(status: u16) -> ScriptedResponse {
+    ScriptedResponse::status(status)
 }
 
-fn respond_with_retry_after(status: u16, seconds: u64) -> Result<Response<Body>, BoxError> {
-    Ok(Response::builder().status(status).header("retry-after", seconds).body(Body::empty())?)
+fn retry_after(code: u16, seconds: &str) -> ScriptedResponse {
+    status(code).with_header("retry-after", seconds)
+}
+
+fn bodies(service: &ScriptedService) -> Vec<Bytes> {
+    service.seen().into_iter().map(|seen| seen.body.unwrap()).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_1_no_window_exceeds_its_quota() {
     let builder = rates().with_total_timeout(Duration::from_secs(600));
-    let (service, received) = stack(&builder, |_, _| async { respond(200) });
+    let (service, received) = scripted(&builder, [status(200)]);
     let start = Instant::now();
     let calls: Vec<_> = (0..350).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     for call in calls {
         call.await.unwrap().unwrap();
     }
-    assert_eq!(received.count(), 350);
-    received.arrivals().into_iter().collect::<Arrivals>().assert_within(Quota::per_minute(100).unwrap());
+    assert_eq!(received.calls(), 350);
+    received.arrivals().assert_within(Quota::per_minute(100).unwrap());
     // The burst has 10 permits, and a gap of the same length follows it. The limiter grants 100 permits per 61 s.
     let expected = Duration::from_secs_f64(349.0 * 61.0 / 100.0);
     assert!(start.elapsed() < expected + Duration::from_millis(10), "{:?}", start.elapsed());
@@ -128,12 +97,7 @@ async fn guarantee_1_no_window_exceeds_its_quota() {
 #[tokio::test(start_paused = true)]
 async fn guarantee_2_queue_is_first_in_first_out() {
     let builder = rates().with_total_timeout(Duration::from_secs(3600));
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let recorder = Arc::clone(&order);
-    let (service, _) = stack(&builder, move |_, request| {
-        recorder.lock().unwrap().push(request.uri().query().unwrap().parse::<u32>().unwrap());
-        async { respond(200) }
-    });
+    let (service, received) = scripted(&builder, [status(200)]);
     let mut calls = Vec::new();
     for number in 0..500 {
         let url = format!("{RATES_URL}?{number}");
@@ -144,13 +108,15 @@ async fn guarantee_2_queue_is_first_in_first_out() {
     for call in calls {
         call.await.unwrap().unwrap();
     }
-    assert_eq!(*order.lock().unwrap(), (0..500).collect::<Vec<_>>());
+    let order: Vec<_> =
+        received.seen().iter().map(|seen| seen.head.uri.query().unwrap().to_owned()).collect();
+    assert_eq!(order, (0..500).map(|number| number.to_string()).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_3_dropped_call_spends_no_permit() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
-    let (service, received) = stack(&rates().with_quota(quota), |_, _| async { respond(200) });
+    let (service, received) = scripted(&rates().with_quota(quota), [status(200)]);
     let start = Instant::now();
     service.clone().oneshot(get(RATES_URL)).await.unwrap();
 
@@ -165,26 +131,21 @@ async fn guarantee_3_dropped_call_spends_no_permit() {
     for call in calls {
         done += usize::from(call.await.is_ok_and(|result| result.is_ok()));
     }
-    assert_eq!((done, received.count()), (6, 7), "a dropped call must not reach the inner service");
+    assert_eq!((done, received.calls()), (6, 7), "a dropped call must not reach the inner service");
     // The six remaining calls take six seconds, because the dropped calls spent no permits.
     assert!(start.elapsed() < Duration::from_millis(6_020), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_4_no_attempt_starts_before_a_requested_delay_ends() {
-    let (service, received) = stack(&realtime(), |number, _| async move {
-        match number {
-            0 => respond_with_retry_after(429, 7),
-            _ => respond(200),
-        }
-    });
+    let (service, received) = scripted(&realtime(), [retry_after(429, "7"), status(200)]);
     let first = tokio::spawn(service.clone().oneshot(get(REALTIME_URL)));
     tokio::time::sleep(Duration::from_millis(1)).await;
     let others: Vec<_> = (0..20).map(|_| tokio::spawn(service.clone().oneshot(get(REALTIME_URL)))).collect();
     for call in others.into_iter().chain([first]) {
         assert_eq!(call.await.unwrap().unwrap().status(), 200);
     }
-    let arrivals = received.arrivals();
+    let arrivals: Vec<_> = received.seen().iter().map(|seen| seen.at).collect();
     assert_eq!(arrivals.len(), 22);
     for at in &arrivals[1..] {
         assert!(
@@ -197,50 +158,43 @@ async fn guarantee_4_no_attempt_starts_before_a_requested_delay_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn limiter_ignores_the_retry_after_header_of_a_foreign_origin() {
-    let (service, received) = stack(&realtime(), |number, _| async move {
-        match number {
-            0 => respond_with_retry_after(503, 3600),
-            _ => respond(200),
-        }
-    });
+    let (service, received) = scripted(&realtime(), [retry_after(503, "3600"), status(200)]);
     let foreign = service.clone().oneshot(get("https://evil.test/")).await.unwrap();
     assert_eq!(foreign.status(), 503);
     let start = Instant::now();
     service.oneshot(get(REALTIME_URL)).await.unwrap();
-    assert_eq!((received.count(), start.elapsed()), (2, Duration::ZERO));
+    assert_eq!((received.calls(), start.elapsed()), (2, Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_5_only_idempotent_requests_may_be_processed_twice() {
-    type Fail = fn() -> Result<Response<Body>, BoxError>;
-    let failures: [(&str, Fail); 2] =
-        [("503", || respond(503)), ("reset", || Err(io::Error::from(io::ErrorKind::ConnectionReset).into()))];
-    for (name, fail) in failures {
+    let reset = ScriptedResponse::io_error(io::ErrorKind::ConnectionReset);
+    for (name, failure) in [("503", status(503)), ("reset", reset)] {
         for method in [Method::POST, Method::PATCH] {
-            let (service, received) = stack(&realtime(), move |_, _| async move { fail() });
+            let (service, received) = scripted(&realtime(), [failure.clone()]);
             let result = service.oneshot(request(method.clone(), REALTIME_URL, "pay")).await;
             let report = match &result {
                 Ok(response) => response.extensions().get::<Report>(),
                 Err(error) => error.report(),
             };
             assert_eq!(report.unwrap().stop_reason(), Some(StopReason::NotIdempotent), "{method} {name}");
-            assert_eq!(received.count(), 1, "{method} {name}");
+            assert_eq!(received.calls(), 1, "{method} {name}");
         }
-        let (service, received) = stack(&realtime(), move |_, _| async move { fail() });
+        let (service, received) = scripted(&realtime(), [failure.clone()]);
         let _ = service.oneshot(request(Method::PUT, REALTIME_URL, "same")).await;
-        assert_eq!(received.count(), 3, "PUT {name}");
-        assert!(received.bodies.lock().unwrap().iter().all(|body| body == "same"));
+        assert_eq!(received.calls(), 3, "PUT {name}");
+        assert_eq!(bodies(&received), ["same"; 3]);
     }
     // A custom `retry_if` cannot make a POST retryable. The stack retries a POST only if the server honours
     // idempotency keys.
     let retry_all = RetryLayer::new().retry_if(|_, _| true);
-    let (service, received) = stack(&realtime().with_retry(retry_all), |_, _| async { respond(503) });
+    let (service, received) = scripted(&realtime().with_retry(retry_all), [status(503)]);
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
-    assert_eq!(received.count(), 1);
+    assert_eq!(received.calls(), 1);
     let honoured = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
-    let (service, received) = stack(&realtime().with_retry(honoured), |_, _| async { respond(503) });
+    let (service, received) = scripted(&realtime().with_retry(honoured), [status(503)]);
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
-    assert_eq!(received.count(), 3);
+    assert_eq!(received.calls(), 3);
 
     // A 401 means that the server did not process the request. The stack resends the request once, with a new key.
     let rotating = || {
@@ -251,49 +205,35 @@ async fn guarantee_5_only_idempotent_requests_may_be_processed_twice() {
         }))
     };
     for second in [200, 401, 503] {
-        let (service, received) = stack(&rotating(), move |number, _| async move {
-            match number {
-                0 => respond(401),
-                _ => respond(second),
-            }
-        });
+        let (service, received) = scripted(&rotating(), [status(401), status(second)]);
         let response = service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
-        assert_eq!((response.status().as_u16(), received.count()), (second, 2));
-        assert!(received.bodies.lock().unwrap().iter().all(|body| body == "pay"));
+        assert_eq!((response.status().as_u16(), received.calls()), (second, 2));
+        assert_eq!(bodies(&received), ["pay"; 2]);
     }
-    let (service, received) = stack(&realtime(), |_, _| async { respond(401) });
+    let (service, received) = scripted(&realtime(), [status(401)]);
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
-    assert_eq!(received.count(), 1, "the stack must not resend a request with the same key");
+    assert_eq!(received.calls(), 1, "the stack must not resend a request with the same key");
 
     // A 429 and a 529 state that the server did not process the request. The stack retries even a POST, unless the
     // retry layer is restricted to idempotent requests.
-    for status in [429, 529] {
+    for code in [429, 529] {
         for (requests, sent) in [(RetryRejected::AnyMethod, 2), (RetryRejected::Idempotent, 1)] {
             let retry = RetryLayer::new().with_retry_rejected(requests);
-            let (service, received) = stack(&realtime().with_retry(retry), move |number, _| async move {
-                match number {
-                    0 => respond_with_retry_after(status, 7),
-                    _ => respond(200),
-                }
-            });
+            let responses = [retry_after(code, "7"), status(200)];
+            let (service, received) = scripted(&realtime().with_retry(retry), responses);
             let start = Instant::now();
             let response = service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
-            let expected = if sent == 2 { 200 } else { status };
-            assert_eq!((response.status().as_u16(), received.count()), (expected, sent), "{requests:?}");
+            let expected = if sent == 2 { 200 } else { code };
+            assert_eq!((response.status().as_u16(), received.calls()), (expected, sent), "{requests:?}");
             assert!(sent == 1 || start.elapsed() >= Duration::from_secs(7));
-            assert!(received.bodies.lock().unwrap().iter().all(|body| body == "pay"));
+            assert_eq!(bodies(&received), vec!["pay"; sent]);
         }
     }
 
     // A refused connection delivers nothing to the server, so the stack retries even a POST.
-    let (service, received) = stack(&realtime(), |number, _| async move {
-        match number {
-            0 => Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
-            _ => respond(200),
-        }
-    });
+    let (service, received) = scripted(&realtime(), [ScriptedResponse::refused(), status(200)]);
     assert_eq!(service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap().status(), 200);
-    assert_eq!(received.count(), 2);
+    assert_eq!(received.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -301,9 +241,8 @@ async fn guarantee_6_key_goes_only_to_its_own_origin() {
     let (log, _guard) = capture::Capture::all();
 
     // The stack sends the key only to the base URL's origin, in the header or in the query.
-    let has_key = |request: &Request<()>| {
-        request.headers().contains_key("authorization")
-            || request.uri().query().is_some_and(|q| q.contains(KEY))
+    let has_key = |seen: &Seen| {
+        seen.header("authorization").is_some() || seen.head.uri.query().is_some_and(|q| q.contains(KEY))
     };
     let mut output = String::new();
     for builder in [rates(), rates().with_key_placement("query:access_key".parse().unwrap())] {
@@ -314,28 +253,20 @@ async fn guarantee_6_key_goes_only_to_its_own_origin() {
             ("https://rates.example.com:8443/v1", false),
             ("https://evil.test/v1", false),
         ] {
-            let (service, _) = stack(&builder, move |_, request| {
-                assert_eq!(has_key(&request), expected, "{}", request.uri().host().unwrap());
-                async { respond(200) }
-            });
+            let (service, received) = scripted(&builder, [status(200)]);
             let response = service.oneshot(get(url)).await.unwrap();
+            assert_eq!(has_key(&received.seen()[0]), expected, "{url}");
             output += &format!("{response:?}");
         }
 
         // `Debug` and `Display` of responses, errors and timeouts do not show the key.
-        for failure in 0..4 {
-            let (service, _) = stack(&builder, move |_, request| async move {
-                match failure {
-                    0 => respond(401),
-                    1 => respond_with_retry_after(503, 1),
-                    2 => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-                    _ => {
-                        tokio::time::sleep(Duration::from_secs(100)).await;
-                        drop(request);
-                        respond(200)
-                    }
-                }
-            });
+        for failure in [
+            status(401),
+            retry_after(503, "1"),
+            ScriptedResponse::io_error(io::ErrorKind::ConnectionReset),
+            ScriptedResponse::never(),
+        ] {
+            let (service, _) = scripted(&builder, [failure]);
             match service.oneshot(get(RATES_URL)).await {
                 Ok(response) => output += &format!("{response:?}"),
                 Err(error) => {
@@ -368,7 +299,7 @@ async fn guarantee_6_key_goes_only_to_its_own_origin() {
 async fn guarantee_7_call_ends_by_its_deadline() {
     // Of 100 calls, 10 spend the burst, and 49 get a permit before their deadline. A later call fails immediately.
     let builder = rates().with_total_timeout(Duration::from_secs(30));
-    let (service, received) = stack(&builder, |_, _| async { respond(200) });
+    let (service, received) = scripted(&builder, [status(200)]);
     let calls: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
     let start = Instant::now();
@@ -380,28 +311,25 @@ async fn guarantee_7_call_ends_by_its_deadline() {
     for call in calls {
         done += usize::from(call.await.unwrap().is_ok());
     }
-    assert_eq!(done, received.count());
+    assert_eq!(done, received.calls());
     assert_eq!(done, 10 + 49, "expected a burst of 10 permits, then one permit every 610 ms for 30 s");
 
     // The service never responds. The call fails at its deadline, and the error's report lists the attempts.
     let builder = realtime().with_total_timeout(Duration::from_secs(25));
-    let (service, received) = stack(&builder, |_, _| async {
-        std::future::pending::<()>().await;
-        respond(200)
-    });
+    let (service, received) = scripted(&builder, [ScriptedResponse::never()]);
     let start = Instant::now();
     let error = service.oneshot(get(REALTIME_URL)).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
     assert!(start.elapsed() <= Duration::from_millis(25_001), "{:?}", start.elapsed());
     let attempts = error.report().unwrap().attempts();
-    assert_eq!((attempts.len(), received.count()), (3, 3));
+    assert_eq!((attempts.len(), received.calls()), (3, 3));
     assert_eq!(attempts[0].outcome, Some(Outcome::Timeout));
 
     // If a requested delay ends after the deadline, the call returns the response immediately.
-    let (service, received) = stack(&builder, |_, _| async { respond_with_retry_after(503, 40) });
+    let (service, received) = scripted(&builder, [retry_after(503, "40")]);
     let start = Instant::now();
     let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
-    assert_eq!((response.status().as_u16(), start.elapsed(), received.count()), (503, Duration::ZERO, 1));
+    assert_eq!((response.status().as_u16(), start.elapsed(), received.calls()), (503, Duration::ZERO, 1));
     assert_eq!(response.headers()["retry-after"], "40");
     let report = Report::from_response(&response).unwrap();
     assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
@@ -410,9 +338,8 @@ async fn guarantee_7_call_ends_by_its_deadline() {
 
     // If a backoff delay ends after the deadline, the call fails immediately.
     let builder = realtime().with_total_timeout(Duration::from_millis(10));
-    let (service, _) = stack(&builder.with_attempt_timeout(Duration::from_millis(5)), |_, _| async {
-        Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
-    });
+    let reset = ScriptedResponse::io_error(io::ErrorKind::ConnectionReset);
+    let (service, _) = scripted(&builder.with_attempt_timeout(Duration::from_millis(5)), [reset]);
     let error = service.oneshot(get(REALTIME_URL)).await.unwrap_err();
     let needed = error.retry_after().expect("the error has the backoff delay");
     assert!((50..=100).contains(&needed.as_millis()), "{needed:?}");
@@ -422,7 +349,7 @@ async fn guarantee_7_call_ends_by_its_deadline() {
 async fn guarantee_8_queue_and_replayed_bodies_and_drained_bodies_are_bounded() {
     // A full queue rejects the next call immediately.
     let builder = rates().with_limit(|limit| limit.with_max_queue(5));
-    let (service, _) = stack(&builder, |_, _| async { respond(200) });
+    let (service, _) = scripted(&builder, [status(200)]);
     let calls: Vec<_> = (0..15).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
     let error = service.oneshot(get(RATES_URL)).await.unwrap_err();
@@ -433,43 +360,42 @@ async fn guarantee_8_queue_and_replayed_bodies_and_drained_bodies_are_bounded() 
 
     // A request is not retried if its body exceeds the replay limit.
     let builder = realtime().with_retry(RetryLayer::new().with_replay_limit(3));
-    let (service, received) = stack(&builder, |_, _| async { respond(503) });
+    let (service, received) = scripted(&builder, [status(503)]);
     let response = service.oneshot(request(Method::PUT, REALTIME_URL, "long")).await.unwrap();
     assert_eq!(response.extensions().get::<Report>().unwrap().stop_reason(), Some(StopReason::NotReplayable));
-    assert_eq!(received.count(), 1);
+    assert_eq!(received.calls(), 1);
 
     // Before a retry, the stack reads at most 64 KiB of the failed response's body.
     let read = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&read);
-    let (service, _) = stack(&realtime(), move |number, _| {
-        let counter = Arc::clone(&counter);
-        async move {
-            if number > 0 {
-                return respond(200);
-            }
-            let endless = futures_util::stream::repeat_with(move || {
-                counter.fetch_add(1024, Ordering::Relaxed);
-                Ok::<_, io::Error>(http_body::Frame::data(Bytes::from_static(&[0; 1024])))
-            });
-            let body = Body::new(http_body_util::StreamBody::new(endless));
-            Ok(Response::builder().status(503).body(body)?)
-        }
+    let failed = Mutex::new(Some(move || {
+        let endless = futures_util::stream::repeat_with(move || {
+            counter.fetch_add(1024, Ordering::Relaxed);
+            Ok::<_, io::Error>(http_body::Frame::data(Bytes::from_static(&[0; 1024])))
+        });
+        Body::new(http_body_util::StreamBody::new(endless))
+    }));
+    let service = tower::service_fn(|_: Request<ReplayBody<Full<Bytes>>>| {
+        let failed = failed.lock().unwrap().take();
+        let status = if failed.is_some() { 503 } else { 200 };
+        let response =
+            Response::builder().status(status).body(failed.map_or_else(Body::empty, |body| body()));
+        std::future::ready(response)
     });
-    let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
+    let response = realtime().layer().unwrap().layer(service).oneshot(get(REALTIME_URL)).await.unwrap();
     assert_eq!(response.status(), 200);
     assert!(read.load(Ordering::Relaxed) <= 66 * 1024, "{read:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_9_report_and_spans_show_every_attempt() {
-    let (service, received) = stack(&realtime(), |number, _| async move {
-        let status = if number < 2 { 503 } else { 200 };
-        let id = format!("srv-{number}");
-        Ok(Response::builder().status(status).header("request-id", id).body(Body::empty())?)
-    });
+    let responses = [(503, "srv-0"), (503, "srv-1"), (200, "srv-2")]
+        .map(|(code, id)| status(code).with_header("request-id", id));
+    let (service, received) = scripted(&realtime(), responses);
     let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
     let report = response.extensions().get::<Report>().unwrap();
-    let ids: HashSet<_> = received.ids.lock().unwrap().drain(..).collect();
+    let id = |seen: &Seen| seen.header("x-request-id").unwrap().to_owned();
+    let ids: HashSet<_> = received.seen().iter().map(id).collect();
     assert_eq!(ids.len(), 1, "all attempts of a call must share one request id");
     assert!(ids.contains(report.request_id().unwrap().to_str().unwrap()));
     assert_eq!(report.server_request_id().unwrap(), "srv-2");
@@ -479,11 +405,10 @@ async fn guarantee_9_report_and_spans_show_every_attempt() {
     assert_eq!(attempts, [(1, responded(503), true), (2, responded(503), true), (3, responded(200), false)]);
     assert_eq!(report.stop_reason(), Some(StopReason::Success));
 
-    let (service, received) =
-        stack(&realtime(), |_, _| async { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) });
+    let (service, received) = scripted(&realtime(), [ScriptedResponse::io_error(io::ErrorKind::BrokenPipe)]);
     let error = service.oneshot(get(REALTIME_URL)).await.unwrap_err();
     let report = error.report().unwrap();
-    assert_eq!(error.request_id().unwrap(), received.ids.lock().unwrap()[0].as_str());
+    assert_eq!(error.request_id().unwrap(), id(&received.seen()[0]).as_str());
     assert_eq!(report.attempt_count(), 3);
     assert!(report.attempts().iter().all(|attempt| attempt.outcome == Some(Outcome::Failed)));
     assert_eq!(report.stop_reason(), Some(StopReason::Exhausted));
@@ -491,10 +416,11 @@ async fn guarantee_9_report_and_spans_show_every_attempt() {
 
     // Each attempt has a span inside the call's span. Log events of the inner service are in the attempt's span.
     let (log, _guard) = capture::Capture::all();
-    let (service, _) = stack(&realtime(), |number, _| async move {
-        tracing::info!("client {number}");
-        respond(503)
+    let logging = ScriptedService::from_fn(|seen| {
+        tracing::info!("client {}", seen.number - 1);
+        status(503)
     });
+    let (service, _) = stack(&realtime(), logging);
     service.oneshot(get(REALTIME_URL)).await.unwrap();
     let events: Vec<_> =
         log.lines().into_iter().filter(|event| event.message.starts_with("client ")).collect();
@@ -513,7 +439,7 @@ async fn guarantee_10_whole_stack_runs_on_the_paused_clock() {
     let real = std::time::Instant::now();
     // The limiter spreads the calls over one hour of virtual time.
     let builder = rates().with_total_timeout(Duration::from_secs(7200));
-    let (service, _) = stack(&builder, |_, _| async { respond(200) });
+    let (service, _) = scripted(&builder, [status(200)]);
     let start = Instant::now();
     let calls: Vec<_> = (0..5321).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     for call in calls {
@@ -527,19 +453,11 @@ async fn guarantee_10_whole_stack_runs_on_the_paused_clock() {
 
     // The `Retry-After` date of the response is one minute after the `Date` header.
     let builder = realtime().with_total_timeout(Duration::from_secs(300));
-    let (service, received) = stack(&builder, |number, _| async move {
-        let (date, later) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:50:37 GMT");
-        match number {
-            0 => Ok(Response::builder()
-                .status(503)
-                .header("date", date)
-                .header("retry-after", later)
-                .body(Body::empty())?),
-            _ => respond(200),
-        }
-    });
+    let later = retry_after(503, "Sunday, 06-Nov-94 08:50:37 GMT");
+    let later = later.with_header("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+    let (service, received) = scripted(&builder, [later, status(200)]);
     assert_eq!(service.oneshot(get(REALTIME_URL)).await.unwrap().status(), 200);
-    let pause = received.arrivals()[1] - received.arrivals()[0];
+    let pause = received.seen()[1].at - received.seen()[0].at;
     assert!((60_000..60_100).contains(&pause.as_millis()), "{pause:?}");
 
     // The virtual hour takes less than 20 s of real time.

@@ -26,20 +26,6 @@ fn client_and_stack(url: &str) -> (reqwest::Client, StackService<Reqwest>) {
     (client.clone(), preset.with_retry(quick_retry()).reqwest(client).unwrap())
 }
 
-#[tokio::test]
-async fn each_attempt_over_http2_sends_the_key_and_the_request_id() {
-    let site = Site::with_statuses(site::Wire::Http2, [503, 200]).await;
-    let preset = preset::realtime_messaging(site.url()).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
-    let client = preset.with_retry(quick_retry()).client_with_service(inner(Wire::Http2)).unwrap();
-    let response = within(client.put("/v1/resources").body("letter")).await.unwrap();
-    let (id, seen) = (response.report().unwrap().request_id(), site.seen());
-    assert_eq!((response.status().as_u16(), seen.len()), (200, 2));
-    for seen in seen {
-        assert_eq!((seen.header("authorization"), &seen.body[..]), (Some("Bearer s3cret"), &b"letter"[..]));
-        assert_eq!(Some(&seen.headers["x-request-id"]), id.as_ref());
-    }
-}
-
 /// Sends a request that reqwest's builder created, and converts the response to reqwest's type.
 #[tokio::test]
 async fn preset_over_a_reqwest_client_accepts_and_returns_reqwests_types() {

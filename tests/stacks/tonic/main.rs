@@ -116,18 +116,6 @@ async fn example_program_of_the_guide_retries_after_status_unavailable() -> Resu
 }
 
 #[tokio::test]
-async fn pushback_header_delays_the_next_call_through_the_same_limiter() {
-    let server = Server::start([Scripted::Pushback(Code::Unavailable, "150"), Scripted::Success]).await;
-    let uri = server.uri();
-    let once = retry().with_max_attempts(1).unwrap();
-    let mut client = HealthClient::with_origin(stack(uri.clone(), once, Duration::from_secs(10)), uri);
-    client.check(request()).await.unwrap_err();
-    client.clone().check(request()).await.unwrap();
-    let seen = server.seen();
-    assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
-}
-
-#[tokio::test]
 async fn grpc_status_for_a_missed_deadline_has_the_error_of_this_crate_as_source() {
     let server = Server::start([Scripted::NoResponse]).await;
     let status = check(&server, millis(1_000)).await.unwrap_err();

@@ -36,6 +36,7 @@ use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
     auth::{FreshKey, RefreshingKey},
     client::{self, RequestBuilder},
+    limit::LocalLimiter,
     preset,
     retry::RetryLayer,
     stack::StackBuilder,
@@ -227,16 +228,19 @@ impl Placement {
     }
 }
 
-/// Configures three attempts with a backoff of at most 5 ms.
-fn with_short_backoff(builder: StackBuilder) -> StackBuilder {
+/// Configures three attempts with a backoff of at most 5 ms, and a limiter that does not pause after a 503.
+fn without_waits(builder: StackBuilder) -> StackBuilder {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
-    builder.with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
+    let limiter = LocalLimiter::without_quota().with_throttle_pause(Duration::ZERO).unwrap();
+    builder
+        .with_limiter(limiter)
+        .with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
 }
 
 /// Returns the builder of a whole stack with the key. Also checks the `Debug` output of the builder.
 fn stack_builder(url: &str, placement: Placement) -> StackBuilder {
     let builder = preset::realtime_messaging(url).unwrap().with_api_key(key());
-    let builder = placement.apply_to(with_short_backoff(builder));
+    let builder = placement.apply_to(without_waits(builder));
     check_debug(&builder);
     check_debug(&builder.layer().unwrap());
     builder

@@ -17,7 +17,7 @@ fn keys(server: &Server, in_body: bool) -> KeySource {
     }
     check_debug(&credentials);
     let create = |builder| {
-        let builder: StackBuilder = with_short_backoff(builder);
+        let builder: StackBuilder = without_waits(builder);
         check_debug(&builder);
         builder.client_with_transport(TransportConfig::new())
     };
