@@ -27,6 +27,15 @@ impl ConnectError {
     pub(crate) fn new(phase: ConnectPhase, source: impl Into<BoxError>) -> Self {
         Self { phase, source: Arc::new(source.into()) }
     }
+
+    /// Returns whether the connection failed before the proxy was connected to the server.
+    pub(super) fn is_of_proxy(&self) -> bool {
+        match self.phase {
+            #[cfg(feature = "proxy")]
+            ConnectPhase::ConnectProxy | ConnectPhase::Proxy => true,
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for ConnectError {
