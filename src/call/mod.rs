@@ -90,14 +90,13 @@ impl CallContext {
         Self::get_or_start(extensions, &mut None)
     }
 
-    /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call.
-    pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
+    /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call. Also returns
+    /// whether the same layer has given the call another id before.
+    pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> (Self, bool) {
         let mut identity = Some(identity);
         let call = Self::get_or_start(extensions, &mut identity);
-        if identity.is_some() {
-            call.0.shared.state().identity = identity;
-        }
-        call
+        let has_another_id = identity.is_some_and(|new| call.0.shared.state().identify(new));
+        (call, has_another_id)
     }
 
     /// Like [`of`](Self::of). A new call takes `identity`.

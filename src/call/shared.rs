@@ -120,6 +120,14 @@ impl State {
         self.rare.as_deref().map_or(OptionalDuration::NONE, |rare| rare.expired)
     }
 
+    /// Sets the identity of the call. Returns whether the same layer has set another id before.
+    pub(super) fn identify(&mut self, new: Identity) -> bool {
+        let differs = |it: &Identity| Arc::ptr_eq(&it.naming, &new.naming) && it.request_id != new.request_id;
+        let has_another_id = self.identity.as_ref().is_some_and(differs);
+        self.identity = Some(new);
+        has_another_id
+    }
+
     pub(super) fn has_sent(&self, text: &str) -> bool {
         self.keys.are_in(text)
     }

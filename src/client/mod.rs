@@ -70,6 +70,7 @@ mod request;
 mod response;
 pub(crate) mod service;
 mod settings;
+mod time_limits;
 
 // After the modules whose methods the documentation lists first.
 #[cfg(feature = "json")]

@@ -62,7 +62,7 @@ pub struct RequestBuilder {
     client: Client,
     /// Boxed, because each setter moves the builder.
     request: Result<Box<Request<Body>>, Error>,
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     is_idempotent: bool,
 }
 
@@ -166,18 +166,6 @@ impl RequestBuilder {
     /// processed it. Use it for a POST that only reads, such as a search.
     pub fn idempotent(self) -> Self {
         Self { is_idempotent: true, ..self }
-    }
-
-    /// Limits the time of this call, counted from `.await` or [`send`](Self::send). The limit covers queueing, attempts
-    /// and backoff until the response headers arrive. It also covers reading the body with the methods of
-    /// [`Response`](super::Response).
-    ///
-    /// The limit replaces the total timeout of the client, whether it is longer or shorter. A
-    /// [`Deadline`](crate::call::Deadline) in the extensions still applies if it is earlier. The attempt timeout, 10 s
-    /// by default, still limits each attempt, but [not a long upload](crate::guide::uploads_downloads#upload).
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = Some(limit);
-        self
     }
 
     /// Sets how many permits of the limiter this request takes. The default is 1. A cost of 0 is invalid.

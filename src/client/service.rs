@@ -18,7 +18,7 @@ use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
     error::{BoxError, Error},
-    limit::InFlightBody,
+    limit::{AnyLimiter, InFlightBody},
     stack::{BaseUrl, OuterService, StackBuilder, boxed},
     transport::TransportConfig,
 };
@@ -190,6 +190,27 @@ impl Client {
     /// Returns the same errors as [`StackBuilder::new`].
     pub fn builder(base_url: impl AsRef<str>) -> Result<StackBuilder, InvalidConfig> {
         StackBuilder::new(base_url)
+    }
+
+    /// Returns the limiter of the client and of all its clones, for example to take its snapshot or to pause it: see
+    /// [`StackBuilder::limiter`]. With endpoint limits, this is the limiter of the account.
+    ///
+    /// ```
+    /// use tower_outbound::{Client, Quota, limit::LocalLimiter};
+    ///
+    /// # fn run() -> Result<(), tower_outbound::InvalidConfig> {
+    /// let quota = Quota::per_minute(300)?;
+    /// let client = Client::builder("https://api.example.com")?.without_credential().with_quota(quota).client()?;
+    ///
+    /// // For a page about the state of the program.
+    /// let queued = client.limiter().downcast_ref().map(|limiter: &LocalLimiter| limiter.snapshot().queued);
+    /// assert_eq!(queued, Some(0));
+    /// # Ok(())
+    /// # }
+    /// # run().unwrap();
+    /// ```
+    pub fn limiter(&self) -> AnyLimiter {
+        self.inner.current.get().builder.limiter().clone()
     }
 
     pub(super) fn resolve(&self, mut request: Request<Body>) -> Result<Request<Body>, Error> {

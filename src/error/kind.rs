@@ -22,6 +22,8 @@ pub enum ErrorKind {
     ConnectTimeout,
     /// Any other failure to connect, such as an unreachable network.
     Connect,
+    /// The proxy is unreachable, rejected the password, or did not connect to the server.
+    Proxy,
     /// The TLS handshake failed: the certificate is not trusted, or the server does not use TLS.
     Tls,
     /// The server reset the connection or the HTTP/2 stream.
@@ -69,6 +71,7 @@ impl ErrorKind {
             Self::ConnectRefused => ("connect_refused", "connection refused"),
             Self::ConnectTimeout => ("connect_timeout", "timed out while connecting"),
             Self::Connect => ("connect", "could not connect"),
+            Self::Proxy => ("proxy", "no connection through the proxy"),
             Self::Tls => ("tls", "tls handshake failed"),
             Self::Reset => ("reset", "connection or stream reset by the server"),
             Self::Closed => ("closed", "connection closed before the response"),

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | call an API | [`own_api`], [`uploads_downloads`], [`reqwest`](mod@reqwest), [`grpc`], [`kube_octocrab`] |
 //! | compose layers | [`stack`], [`other_layers`] |
-//! | keep to a quota | [`limits`], [`services`], [`llm_services`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
+//! | keep to a quota | [`limits`], [`services`], [`github`], [`llm_services`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
 //! | handle failures | [`retries`], [`timeouts`], [`networks`], [`credentials`] |
 //! | run it | [`configuration`], [`observability`], [`testing`] |
 //! | look something up | [`migration`], [`faq`], [`glossary`] |
@@ -19,6 +19,7 @@
 //! | upload a large file, or resume a download | [`uploads_downloads`] |
 //! | read all pages of a list | [`pagination`] |
 //! | poll a resource that rarely changes, or update it without lost changes (ETag) | [`conditional_requests`] |
+//! | call the API of GitHub | [`github`] |
 //! | call a language model, and stream its response | [`llm_services`] |
 //! | serve many tenants, each with its own key and quota | [`tenants`] |
 //! | share one quota between processes | [`shared_quota`] |
@@ -50,6 +51,8 @@ pub mod configuration {}
 pub mod credentials {}
 #[doc = include_str!("faq.md")]
 pub mod faq {}
+#[doc = include_str!("github.md")]
+pub mod github {}
 #[doc = include_str!("glossary.md")]
 pub mod glossary {}
 #[doc = include_str!("grpc.md")]

@@ -1,7 +1,5 @@
 //! Reports a response to the limiter.
 
-use std::sync::atomic::Ordering;
-
 use http::{Response, StatusCode, header::CONTENT_LENGTH};
 
 use super::{
@@ -60,9 +58,7 @@ pub(super) fn check_order<R>(options: &Options, outcome: &Result<Response<R>, Er
         }),
     };
     if let Some(report) = report.filter(|report| report.attempt_count() > 1) {
-        if !options.warned.swap(true, Ordering::Relaxed) {
-            telemetry::retry_inside_limit(report);
-        }
+        telemetry::retry_inside_limit(report, &options.order_warning);
     }
 }
 

@@ -129,7 +129,7 @@ where
                     }
                     let outcome = loop {
                         if let Poll::Ready(Err(refusal)) = poll_renewal(permit, renewal, call, cx) {
-                            break Err(refused(call, refusal));
+                            break Err(refused(settings, call, refusal));
                         }
                         // Also polled during the renewal, because the attempt timeout watches the deadline.
                         match future.as_mut().poll(cx) {
@@ -200,7 +200,7 @@ where
                 Ok(permit) => permit,
                 Err(refusal) => {
                     *unsent = Unsent::COMPLETED;
-                    return Poll::Ready(Err(refused(call, refusal)));
+                    return Poll::Ready(Err(refused(settings, call, refusal)));
                 }
             };
             // A renewed permit replaces an expired one. The metrics have already counted its request.
@@ -234,8 +234,8 @@ where
     }
 }
 
-fn refused(call: Option<&CallContext>, refusal: Refusal) -> Error {
-    telemetry::refused(call, &refusal);
+fn refused<L>(settings: &Settings<L>, call: Option<&CallContext>, refusal: Refusal) -> Error {
+    telemetry::refused(call, &refusal, &settings.options.refusal_warning);
     Error::refused(refusal)
 }
 

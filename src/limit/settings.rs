@@ -1,8 +1,4 @@
-use std::{
-    fmt,
-    num::NonZeroU32,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use http::{HeaderMap, StatusCode};
 
@@ -13,6 +9,7 @@ use super::{
 use crate::{
     call::{CallContext, Deadline, RequestHead, extension_beside},
     policy::{Amounts, Priority, dialect::Dialect},
+    telemetry::LastWarning,
 };
 
 /// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
@@ -35,8 +32,9 @@ pub(super) struct Options {
     pub(super) dialect: Dialect,
     /// Whether a request is in flight until the head of its response, instead of the end of its body.
     pub(super) in_flight_until_head: bool,
-    /// Whether the layer has reported that it is outside a retry layer.
-    pub(super) warned: Arc<AtomicBool>,
+    /// The WARN event for a layer that is outside a retry layer.
+    pub(super) order_warning: Arc<LastWarning>,
+    pub(super) refusal_warning: Arc<LastWarning>,
 }
 
 impl Options {

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::{HeaderName, HeaderValue};
 use tracing::Level;
 
-use crate::{call::Naming, config::text::Written, random::Random, uuid};
+use crate::{call::Naming, config::text::Written, random::Random, telemetry::LastWarning, uuid};
 
 /// Gives each call an id, sends the id to the server, and logs one event when the call ends.
 ///
@@ -41,6 +41,9 @@ pub struct RequestIdLayer {
     pub(super) level: Level,
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(super) has_info_spans: bool,
+    /// The WARN event for a layer that is inside a retry layer.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(super) order_warning: Arc<LastWarning>,
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(super) make: Arc<dyn Fn() -> HeaderValue + Send + Sync>,
 }
@@ -59,6 +62,7 @@ impl RequestIdLayer {
             }),
             level: Level::INFO,
             has_info_spans: false,
+            order_warning: Arc::default(),
             make: Arc::new(move || uuid::v7_header(&random)),
         }
     }
@@ -95,7 +99,8 @@ impl RequestIdLayer {
         self
     }
 
-    /// Sets the level at which completed calls are logged, `INFO` by default. Failed calls are always logged at `WARN`.
+    /// Sets the level at which completed calls are logged, `INFO` by default. Failed calls are always logged at `WARN`,
+    /// except those that the [limiter refused](super#refused-calls).
     ///
     /// ```
     /// use tower_outbound::request_id::RequestIdLayer;

@@ -39,10 +39,14 @@
 //! |---|---|---|---|---|
 //! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
 //! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
+//! | `tower_outbound::call` | info | call failed | the limiter [refused](#refused-calls) a call | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
+//! | `tower_outbound::call` | warn | each attempt has another request id: move the request id layer outside the retry layer | once for each layer that has given one call two ids | `service` |
 //! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended, or the body of its response broke; not the [only attempt](#the-only-attempt-of-a-call) of a call | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `queued_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `stop_reason` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `queued_ms` |
+//! | `tower_outbound::limit` | warn | limiter refused a request | a refusal, at most [once in 10 s](#refused-calls) for each layer | `service` `reason` `error` `suppressed` |
+//! | `tower_outbound::limit` | debug | limiter refused a request | any other refusal | `service` `reason` `error` |
 //! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause, or rejected a request without a delay | `service` `pause_ms` `quota` |
 //! | `tower_outbound::limit` | warn | limiter paused by the server beyond the longest pause | once for each such pause | `service` `pause_ms` `probe_after_ms` |
 //! | `tower_outbound::limit` | warn | retries exceed the quota: move the rate limit layer inside the retry layer | once for each layer, if one permit was taken for several attempts | `service` `attempts` |
@@ -63,7 +67,14 @@
 //! - The retry layer made no further attempt after a temporary failure, for example after a third 429.
 //!
 //! Every call that is not logged as failed is logged as completed, even if it ends with a 404.
-//! [`with_log_level`](RequestIdLayer::with_log_level) changes the level of the event for completed calls.
+//! [`with_log_level`](RequestIdLayer::with_log_level) changes the level of the event for completed and refused calls.
+//!
+//! # Refused calls
+//!
+//! A full queue may refuse thousands of calls per second. The event `call failed` of a call that the limiter refused
+//! therefore has the level of completed calls. The rate limit layer emits a WARN event with the cause of a refusal, and
+//! emits the refusals of the next 10 s at DEBUG. The next WARN event has their number in `suppressed`. The metrics count
+//! every refusal.
 //!
 //! # The only attempt of a call
 //!
@@ -105,7 +116,7 @@
 //! | `otel.status_code` | `error` with an `error.type` |
 //! | `attempts`, `attempt_log`, `backoff_ms` | only from the second attempt |
 //! | `stop_reason` | the name of a [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
-//! | `reason` | the name of a [`DelayReason`](crate::call::DelayReason) |
+//! | `reason` | the name of a [`DelayReason`](crate::call::DelayReason); of a refusal, that of a [`Reason`](crate::error::Reason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response; `rejected`, if the response states that the request was [not processed](crate::call::Delivery#rejected-requests) |
 //! | `queued_ms`, and all milliseconds | with one decimal place; `queued_ms` and `backoff_ms` only from 0.1 |
 //! | `rpc.response.status_code` | the name of a `grpc-status` in the head of the response |
@@ -114,6 +125,7 @@
 //! | `http.request.resend_count` | only from the second time that the request is passed to the client |
 //! | `url.full` | without user info and query; only if the request's URI is absolute |
 //! | `error` | the failure, without its cause, which may contain a secret |
+//! | `suppressed` | the number of refusals since the last WARN event, which had only DEBUG events; only from 1 |
 //! | `kept` | whether the earlier key stays in use |
 //! | `state` | a shared limiter's store: `fallback` or `refusing` |
 //!

@@ -73,7 +73,10 @@ where
             in_span: !span.is_disabled(),
             shows_attempt: layer.level <= Level::INFO && telemetry::joins_attempt(),
         };
-        let call = CallContext::identified(request.extensions_mut(), identity);
+        let (call, has_another_id) = CallContext::identified(request.extensions_mut(), identity);
+        if has_another_id {
+            telemetry::request_id_inside_retry(&call, &layer.order_warning);
+        }
         if layer.has_info_spans {
             call.raise_spans();
         }

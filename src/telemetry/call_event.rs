@@ -18,7 +18,7 @@ use crate::{
 /// The parts of a request that appear in the log event of its call. The query and user info are omitted, because both
 /// may contain keys.
 pub(crate) struct Subject {
-    /// The level of the event if the call is logged as completed.
+    /// The level of the event if the call is completed or refused.
     level: Level,
     method: Method,
     uri: Uri,
@@ -84,9 +84,10 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
         StopReason::NotRetryable => failed,
         _ => true,
     };
+    let message = if failed { "call failed" } else { "call completed" };
     // Each level needs its own call site, because tracing fixes the level of a call site.
     macro_rules! emit {
-        ($level:expr, $message:literal) => {
+        ($level:expr) => {
             event!(
                 target: CALL,
                 $level,
@@ -115,25 +116,24 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 response_ms = attempt.and_then(response_ms),
                 requested_delay_ms = attempt.and_then(|attempt| attempt.requested_delay).map(millis),
                 server_request_id = text(report.server_request_id().as_ref()),
-                $message
+                "{message}"
             )
         };
     }
     if !subject.continues {
         metric::called(call, result, elapsed);
     }
-    if failed {
-        return emit!(Level::WARN, "call failed");
-    }
-    if subject.continues {
+    if subject.continues && !failed {
         return;
     }
-    match subject.level {
-        Level::ERROR => emit!(Level::ERROR, "call completed"),
-        Level::WARN => emit!(Level::WARN, "call completed"),
-        Level::INFO => emit!(Level::INFO, "call completed"),
-        Level::DEBUG => emit!(Level::DEBUG, "call completed"),
-        Level::TRACE => emit!(Level::TRACE, "call completed"),
+    // The limiter has the WARN events of its refusals.
+    let is_refused = result.is_err_and(Error::is_refusal);
+    match if failed && !is_refused { Level::WARN } else { subject.level } {
+        Level::ERROR => emit!(Level::ERROR),
+        Level::WARN => emit!(Level::WARN),
+        Level::INFO => emit!(Level::INFO),
+        Level::DEBUG => emit!(Level::DEBUG),
+        Level::TRACE => emit!(Level::TRACE),
     }
 }
 

@@ -4,9 +4,9 @@
 
 use std::{cell::LazyCell, fmt, time::Duration};
 
-use tracing::{debug, info, warn};
+use tracing::{debug, info, level_filters::LevelFilter, warn};
 
-use super::{AUTH, LIMIT, RETRY, metric, text};
+use super::{AUTH, CALL, LIMIT, LastWarning, RETRY, metric, text, warning::PERIOD};
 use crate::{
     call::{CallContext, DelayReason, Report, StopReason},
     error::Refusal,
@@ -66,10 +66,33 @@ pub(crate) fn granted(call: Option<&CallContext>) {
     metric::count(GRANTS, call, &[]);
 }
 
-/// Counts a refusal of the limiter. A refusal has no event of its own, because the call's event shows it.
-pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
+/// Counts a refusal of the limiter. One refusal of a layer in [`PERIOD`] has a WARN event, because a full queue may
+/// refuse thousands of calls per second.
+pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal, last_warning: &LastWarning) {
     let unit = refusal.unit().unwrap_or(Unit::Requests);
     metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str()), ("unit", unit.as_str())]);
+    if LevelFilter::current() < LevelFilter::WARN {
+        return;
+    }
+    macro_rules! emit {
+        ($level:ident $(, $suppressed:ident)?) => {
+            $level!(
+                target: LIMIT,
+                service = call.and_then(CallContext::service).as_deref(),
+                reason = refusal.reason().as_str(),
+                error = %refusal,
+                $($suppressed,)?
+                "limiter refused a request"
+            )
+        };
+    }
+    match last_warning.replace(PERIOD) {
+        Some(suppressed) => {
+            let suppressed = Some(suppressed).filter(|count| *count > 0);
+            emit!(warn, suppressed);
+        }
+        None => emit!(debug),
+    }
 }
 
 /// Emits the event for a pause. `probe_after` is the longest pause, if the pause is longer. `quota` is the empty quota
@@ -111,13 +134,28 @@ pub(crate) fn learned(call: Option<&CallContext>, rate: f64, source: &'static st
     );
 }
 
-/// Emits the event for a rate limit layer that is outside a retry layer.
-pub(crate) fn retry_inside_limit(report: &Report) {
+/// Emits the event for a rate limit layer that is outside a retry layer, once for each layer.
+pub(crate) fn retry_inside_limit(report: &Report, last_warning: &LastWarning) {
+    if !last_warning.is_first() {
+        return;
+    }
     warn!(
         target: LIMIT,
         service = report.service().as_deref(),
         attempts = report.attempt_count(),
         "retries exceed the quota: move the rate limit layer inside the retry layer"
+    );
+}
+
+/// Emits the event for a request id layer that is inside a retry layer, once for each layer.
+pub(crate) fn request_id_inside_retry(call: &CallContext, last_warning: &LastWarning) {
+    if !last_warning.is_first() {
+        return;
+    }
+    warn!(
+        target: CALL,
+        service = call.service().as_deref(),
+        "each attempt has another request id: move the request id layer outside the retry layer"
     );
 }
 

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use super::expiry::{checked_limit, deadline_exceeded, poll_timer};
 use crate::{
-    call::{CallContext, Deadline, Phase},
+    call::{CallContext, Deadline, Phase, extension_beside},
     clock::{self, Instant},
     config::InvalidConfig,
     error::{BoxError, Error, ErrorKind, MaybeRejected},
@@ -25,6 +25,8 @@ use crate::{
 ///
 /// Below a [retry](crate::retry) layer, each frame of the request's body restarts the time, so that an upload may take
 /// longer while it makes progress. After the end of the body, the time limits the wait for the response headers.
+///
+/// An [`AttemptTimeoutOverride`] in the extensions of a request replaces the limit for this request.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,6 +68,35 @@ impl<S> Layer<S> for AttemptTimeoutLayer {
     }
 }
 
+/// Replaces the limit of the [`AttemptTimeoutLayer`] for one request. Insert an `AttemptTimeoutOverride` into the
+/// request's extensions. It applies to each attempt of the request.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::timeout::AttemptTimeoutOverride;
+///
+/// let mut request = http::Request::get("https://api.example.com/v1/export").body(())?;
+/// // This endpoint is slow.
+/// request.extensions_mut().insert(AttemptTimeoutOverride::new(Duration::from_secs(45))?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// See [time limits of one call](crate::guide::timeouts#time-limits-of-one-call).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttemptTimeoutOverride(Duration);
+
+impl AttemptTimeoutOverride {
+    /// Creates the override. Each attempt may take at most `limit`, which may be longer or shorter than the limit of
+    /// the layer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `limit` is zero.
+    pub fn new(limit: Duration) -> Result<Self, InvalidConfig> {
+        Ok(Self(checked_limit("attempt timeout", limit)?))
+    }
+}
+
 /// The service of [`AttemptTimeoutLayer`].
 ///
 /// # Errors
@@ -98,7 +129,9 @@ where
         let call = request.extensions().get::<CallContext>().cloned();
         let (start, deadline) = (clock::now(), Deadline::of(call.as_ref(), request.extensions()));
         call.iter().for_each(CallContext::begin_watch);
-        let attempt = Attempt { layer: self.layer, start, deadline, call };
+        let own: Option<&AttemptTimeoutOverride> = extension_beside(call.as_ref(), request.extensions());
+        let limit = own.map_or(self.layer.limit, |AttemptTimeoutOverride(limit)| *limit);
+        let attempt = Attempt { layer: AttemptTimeoutLayer { limit, ..self.layer }, start, deadline, call };
         let future = match deadline.filter(|deadline| start > *deadline) {
             Some(deadline) => MaybeRejected::rejected(attempt.deadline_exceeded(deadline).not_sent()),
             None => MaybeRejected::Calling { future: self.inner.call(request) },

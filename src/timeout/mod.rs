@@ -48,7 +48,7 @@ mod config;
 mod expiry;
 mod total;
 
-pub use self::attempt::{AttemptTimeout, AttemptTimeoutFuture, AttemptTimeoutLayer};
+pub use self::attempt::{AttemptTimeout, AttemptTimeoutFuture, AttemptTimeoutLayer, AttemptTimeoutOverride};
 pub use self::body::{BodyIdleFuture, BodyIdleTimeout, BodyIdleTimeoutLayer};
 pub use self::config::TimeoutConfig;
 pub use self::total::{TotalTimeout, TotalTimeoutFuture, TotalTimeoutLayer};

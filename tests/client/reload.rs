@@ -208,6 +208,22 @@ async fn connections_and_the_default_user_agent_stay() {
     assert_eq!(sent("user-agent"), [StackBuilder::DEFAULT_USER_AGENT; 3]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn client_returns_the_limiter_that_it_keeps() {
+    let client = builder("old").with_quota(quota(9, HOUR)).client_with_service(ok()).unwrap();
+    let new = builder("new").with_quota(quota(10, HOUR));
+    client.reconfigure(&new).unwrap();
+    client.clone().get("/").await.unwrap();
+    let limiter = client.limiter();
+    let local: &LocalLimiter = limiter.downcast_ref().unwrap();
+    assert_eq!((local.snapshot().granted, snapshot(&new).granted), (1, 0));
+
+    let start = Instant::now();
+    local.pause_until(start + 5 * SECOND);
+    client.get("/").await.unwrap();
+    assert_eq!(start.elapsed(), 5 * SECOND);
+}
+
 fn keyed() -> Keyed<bool> {
     Keyed::new(|_| true, |_| LocalLimiter::without_quota())
 }

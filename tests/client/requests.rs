@@ -78,6 +78,7 @@ async fn request_with_an_invalid_setter_value_returns_an_error_and_is_not_sent()
         (client.get("/v1").header("x y", "s3cret"), "invalid header name `x…`"),
         (client.get("/v1").header("x-token", "s3cret\n"), "invalid header `x-token`: expected a value"),
         (client.get("/v1").cost(0).cost(1), "cost `0`: expected at least 1"),
+        (client.get("/v1").attempt_timeout(Duration::ZERO), "attempt timeout `0ns`: expected more than zero"),
         (client.get("/v1").query(&[("page", Unformattable)]), "query parameter `page`"),
     ] {
         let error = request.await.unwrap_err();
@@ -102,6 +103,25 @@ async fn timeout_starts_when_the_request_is_awaited() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempt_timeout_of_a_request_applies_to_its_attempts_and_not_to_other_requests() {
+    let service = ScriptedService::new([ScriptedResponse::never()]);
+    let client = preset("http://127.0.0.1:9").with_attempt_timeout(Duration::from_secs(2));
+    let client = client.client_with_service(service).unwrap();
+    for (own, expected) in [(Some(9), [9; 3]), (None, [2; 3]), (Some(1), [1; 3])] {
+        let get = client.get("/v1");
+        let get = match own {
+            Some(limit) => get.attempt_timeout(Duration::from_secs(limit)),
+            None => get,
+        };
+        let error = get.await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AttemptTimeout);
+        let attempts = error.report().unwrap().attempts();
+        let took = attempts.iter().map(|attempt| (attempt.ended.unwrap() - attempt.started).as_secs());
+        assert_eq!(took.collect::<Vec<_>>(), expected, "{own:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn post_is_retried_if_it_is_declared_idempotent() {
     for (idempotent, calls) in [(false, 1), (true, 2)] {
         let service = ScriptedService::new([503, 200]);
@@ -120,7 +140,8 @@ async fn request_takes_as_many_permits_as_its_cost() {
     let preset = preset("http://127.0.0.1:9").with_quota(quota);
     let client = preset.client_with_service(service).unwrap();
     client.get("/export").cost(4).await.unwrap();
-    let window = preset.limiter().downcast_ref::<tower_outbound::limit::LocalLimiter>().unwrap();
+    let limiter = client.limiter();
+    let window: &LocalLimiter = limiter.downcast_ref().unwrap();
     assert_eq!(window.snapshot().available, 1);
 }
 

@@ -1,4 +1,4 @@
-//! Tests the event for a rate limit layer that is outside a retry layer.
+//! Tests the events for two wrong orders: a rate limit layer outside a retry layer, and a request id layer inside one.
 
 use super::*;
 
@@ -32,6 +32,47 @@ async fn rate_limit_outside_retry_is_reported_once_for_each_layer() {
         assert_eq!((&*warning.message, &*warning.fields["service"]), (MESSAGE, "rates"));
     }
     assert_eq!(warnings[1].fields["attempts"], "3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_id_inside_retry_is_reported_once_for_each_layer() {
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
+    let own_id = |mut request: Request<Content>| {
+        request.headers_mut().insert("x-request-id", HeaderValue::from_static("from-the-caller"));
+        request
+    };
+    for _ in 0..2 {
+        let service = ServiceBuilder::new()
+            .layer(RetryLayer::new())
+            .layer(RequestIdLayer::new().with_service("rates"))
+            .service(ScriptedService::new([Status(429)]));
+        // All attempts of this call have the id of its caller.
+        service.clone().oneshot(own_id(get(URI))).await.unwrap();
+        let warned = capture.of(CALL).into_iter().filter(|it| it.message.contains("another request id"));
+        let before = warned.count();
+        for _ in 0..3 {
+            service.clone().oneshot(get(URI)).await.unwrap();
+        }
+        let warned: Vec<_> =
+            capture.of(CALL).into_iter().filter(|it| it.message.contains("another request id")).collect();
+        assert_eq!(warned.len(), before + 1, "{warned:?}");
+        assert_eq!((warned[0].level, &*warned[0].fields["service"]), (Level::WARN, "rates"));
+    }
+}
+
+/// A layer that is used outside and inside the retry layer gives both the same id.
+#[tokio::test(start_paused = true)]
+async fn request_id_outside_retry_is_not_reported() {
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
+    let id = RequestIdLayer::new().with_log_level(Level::DEBUG);
+    let service = ServiceBuilder::new()
+        .layer(id.clone())
+        .layer(RetryLayer::new())
+        .layer(id)
+        .layer(RequestIdLayer::new().with_header(HeaderName::from_static("x-attempt-id")))
+        .service(ScriptedService::new([Status(429), Status(429), Status(200)]));
+    service.oneshot(get(URI)).await.unwrap();
+    assert!(capture.ours().is_empty(), "{:?}", capture.ours());
 }
 
 /// Each attempt of these calls ends in another way. The later attempts already have a report.

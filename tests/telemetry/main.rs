@@ -8,6 +8,7 @@ mod filters;
 mod layer_order;
 mod redaction;
 mod reference;
+mod refusals;
 mod slow_calls;
 mod spans;
 #[path = "../support/mod.rs"]

@@ -54,17 +54,24 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
     // `with_info_spans` raises the level of both spans.
-    let raised = preset.with_request_id(RequestIdLayer::new().with_info_spans()).layer().unwrap();
+    let raised = preset.clone().with_request_id(RequestIdLayer::new().with_info_spans()).layer().unwrap();
     raised.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
     let wrong = ServiceBuilder::new()
         .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
         .layer(RetryLayer::new());
     wrong.service(ScriptedService::new([Status(503), Status(200)])).oneshot(get(URI)).await.unwrap();
+    let wrong = (RetryLayer::new(), RequestIdLayer::new());
+    wrong.layer(ScriptedService::new([Status(503), Status(200)])).oneshot(get(URI)).await.unwrap();
+    let hourly = preset.with_quota(Quota::per_hour(2).unwrap().with_burst(1).unwrap());
+    let service = hourly.layer().unwrap().layer(ScriptedService::new([Status(200)]));
+    for _ in 0..3 {
+        let _ = service.clone().oneshot(get(URI)).await;
+    }
     replace_keys().await;
     let has_store_events = lose_and_restore_store().await;
     let (emitted, mut documented) =
         (capture.rows(), documented_rows(include_str!("../../src/request_id/mod.rs")));
-    assert_eq!(documented.len(), 21);
+    assert_eq!(documented.len(), 25);
     if !has_store_events {
         documented.retain(|row| !format!("{row:?}").contains("limiter's store"));
     }

@@ -28,7 +28,9 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
-    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeout, TotalTimeoutLayer},
+    timeout::{
+        AttemptTimeoutLayer, AttemptTimeoutOverride, BodyIdleTimeoutLayer, TotalTimeout, TotalTimeoutLayer,
+    },
 };
 
 const URI: &str = "https://api.example.com/v1";

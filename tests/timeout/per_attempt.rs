@@ -37,3 +37,29 @@ async fn attempt_timeout_of_a_stack_ends_before_the_timeout_of_its_service() {
         assert_eq!(start.elapsed(), secs(1), "{deadline:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn override_of_a_request_replaces_the_limit_of_each_of_its_attempts() {
+    for (layer, own, expected) in [(2, 5, 5), (5, 2, 2), (5, 60, 20)] {
+        let server = ScriptedService::new([NoResponse]);
+        let service = ServiceBuilder::new()
+            .layer(total(secs(20)))
+            .layer(RetryLayer::new().with_custom_backoff(|| std::iter::repeat(Duration::ZERO)))
+            .layer(per_attempt(secs(layer)))
+            .service(server.clone());
+        let mut request = get(URI);
+        request.extensions_mut().insert(AttemptTimeoutOverride::new(secs(own)).unwrap());
+        let error = service.oneshot(request).await.unwrap_err();
+        let report = error.report().unwrap();
+        let took: Vec<_> = report.attempts().iter().filter_map(|it| Some(it.ended? - it.started)).collect();
+        if own < 20 {
+            assert_eq!(took, [secs(expected); 3]);
+            assert!(error.to_string().starts_with(&format!("no response within {own}s")), "{error}");
+        } else {
+            // The deadline of the call is earlier.
+            assert!(error.is_deadline() && server.calls() == 1, "{error:?}");
+        }
+    }
+    let error = AttemptTimeoutOverride::new(Duration::ZERO).unwrap_err();
+    assert_eq!(error.to_string(), "invalid attempt timeout `0ns`: expected more than zero");
+}

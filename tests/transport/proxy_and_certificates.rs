@@ -55,7 +55,7 @@ async fn client_certificate_reaches_the_server_through_the_tunnel_of_a_proxy() {
     // The proxy rejects the password, and the error does not contain it.
     let wrong = orders(&url, &format!("http://{USER}:wr0ng@{address}"), &files).unwrap();
     let error = within(wrong.post("/orders").body("{}")).await.unwrap_err();
-    assert_not_sent(&error, ErrorKind::Connect, 1);
+    assert_not_sent(&error, ErrorKind::Proxy, 1);
     assert!(!format!("{error:?} {error:#}").contains("wr0ng"));
     fs::remove_dir_all(&files).unwrap();
 }

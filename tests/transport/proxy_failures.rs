@@ -34,7 +34,7 @@ async fn wrong_password_of_a_proxy_causes_one_login_and_appears_in_no_error_or_l
         let proxy = recorded.proxy(scheme, given);
         let client = through(builder(&https.url_of(HOST)), trusting.clone(), proxy.clone());
         let error = within(client.post("/").body("{}")).await.unwrap_err();
-        assert_not_sent(&error, ErrorKind::Connect, 1);
+        assert_not_sent(&error, ErrorKind::Proxy, 1);
         assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
         assert_eq!(recorded.path.opened(), 1, "several logins could lock an account");
         if let Some((_, password)) = given {
@@ -61,8 +61,7 @@ async fn retries_post_if_the_proxy_cannot_reach_the_server() {
         let client = through(builder(&url), TransportConfig::new(), recorded.proxy(scheme, None));
         let error = within(client.post("/").body("{}")).await.unwrap_err();
         assert_eq!(error.report().unwrap().attempt_count(), 3, "{scheme}: {error:?}");
-        assert_not_sent(&error, error.kind(), 3);
-        assert!([ErrorKind::Connect, ErrorKind::ConnectRefused].contains(&error.kind()), "{error:?}");
+        assert_not_sent(&error, ErrorKind::Proxy, 3);
         assert_eq!(recorded.path.opened(), 3);
     }
 }
@@ -92,19 +91,24 @@ async fn retries_post_unless_the_proxy_rejects_the_password() {
         });
         let client = through(builder("https://api.test"), TransportConfig::new(), proxy);
         let error = within(client.post("/").body("{}")).await.unwrap_err();
-        assert_not_sent(&error, ErrorKind::Connect, count);
+        assert_not_sent(&error, ErrorKind::Proxy, count);
         within(serving).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn retries_post_after_the_proxy_refused_the_connection() {
+async fn log_and_error_name_a_proxy_that_refuses_the_connection() {
+    let (log, _guard) = Capture::at(tracing::level_filters::LevelFilter::INFO);
     // A bound socket that does not listen refuses connections.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let proxy = Proxy::new(&format!("http://{}", socket.local_addr().unwrap())).unwrap();
     let client = through(builder("https://api.test"), TransportConfig::new(), proxy);
     let error = within(client.post("/").body("{}")).await.unwrap_err();
-    assert_not_sent(&error, ErrorKind::ConnectRefused, 3);
+    assert_not_sent(&error, ErrorKind::Proxy, 3);
+    assert!(error.to_string().starts_with("no connection through the proxy after 3 attempts"), "{error}");
     assert!(format!("{error:#}").contains("no connection to the proxy could be opened"), "{error:#}");
+    let [call] = &log.of("tower_outbound::call")[..] else { panic!("{}", log.text()) };
+    assert_eq!(call.fields["error.type"], "proxy");
+    assert!(call.fields["attempt_log"].starts_with("proxy(not_sent)@"), "{call:?}");
 }

@@ -33,6 +33,15 @@ impl ConnectError {
     pub(crate) fn with_addresses(self, addresses: &[IpAddr]) -> Self {
         Self { addresses: addresses.into(), ..self }
     }
+
+    /// Returns whether the connection failed before the proxy was connected to the server.
+    pub(super) fn is_of_proxy(&self) -> bool {
+        match self.phase {
+            #[cfg(feature = "proxy")]
+            ConnectPhase::ConnectProxy | ConnectPhase::Proxy => true,
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for ConnectError {

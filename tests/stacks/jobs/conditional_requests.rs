@@ -10,7 +10,7 @@ use tower_outbound::{ApiKey, Client, Quota, client::ResponseError, test_util::Sc
 
 use super::{builder, server};
 
-mod program {
+pub mod program {
     use std::{
         collections::HashMap,
         sync::{Mutex, MutexGuard, PoisonError},

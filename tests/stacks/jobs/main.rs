@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod conditional_requests;
+mod github;
 mod pagination;
 mod tenants;
 

@@ -9,7 +9,7 @@ use tower_outbound::{Client, test_util::ScriptedResponse};
 
 use super::{builder, json, paths, server};
 
-mod program {
+pub mod program {
     use std::pin::pin;
 
     use futures_util::{Stream, TryStreamExt, stream};
