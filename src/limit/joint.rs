@@ -163,7 +163,10 @@ impl PermitIssuer for JointIssuer {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = |(limiter, at): &(LocalLimiter, u64), own: Scope| match response.concerning(own) {
-            Some(response) => limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response),
+            Some(response) => {
+                let charged = || permit.charged();
+                limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response, charged)
+            }
             None => {
                 limiter.shared.dropped((permit.cost(), *at), false);
                 Effect::default()

@@ -12,10 +12,11 @@ use crate::policy::header_values::MAX_REQUESTED_DELAY;
 pub const MAX_POLICIES: usize = 8;
 
 /// What a quota counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Unit {
     /// Requests.
+    #[default]
     Requests,
     /// Tokens of a language model, those of the prompt and of the response together.
     Tokens,

@@ -190,8 +190,13 @@ impl Sim<'_> {
         let State::Sent(grant, sent_at) = self.callers[caller].state else { return };
         self.close_block();
         self.callers[caller].state = State::Reading;
-        let response =
-            |acceptance, pause| Feedback { acceptance, pause, remaining: Vec::new(), others: Vec::new() };
+        let response = |acceptance, pause| Feedback {
+            acceptance,
+            pause,
+            remaining: Vec::new(),
+            others: Vec::new(),
+            charged: Amounts::NONE,
+        };
         let feedback = match self.callers[caller].call.reply {
             Reply::Accepts => response(Acceptance::Accepted, None),
             Reply::Throttles(pause) => {
