@@ -27,8 +27,8 @@ pub struct Snapshot<T = Instant> {
     /// `redacted` if it is a text of the server that contains the key, or whose call is unknown.
     pub quota: Option<QuotaName>,
     /// The server's quotas of tokens, points and other units that have not reset, from the last response that the
-    /// limiter read and that reported any. Their resets are counted from this snapshot. An empty quota limits requests
-    /// if it caused a rejection without a stated delay, or if the limiter has a quota in the same unit and
+    /// limiter read and that reported any. Their resets are counted from this snapshot. An adaptive limiter learns a rate
+    /// from them. An empty quota limits requests if it caused a rejection without a stated delay, or if the limiter has a quota in the same unit and
     /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
     ///
     /// A limiter with a quota reads them from rejected requests and from the responses that end a pause, unless

@@ -1,6 +1,7 @@
 //! Tests of the rates of tokens that an adaptive limiter learns from a simulated LLM service.
 
 use super::*;
+use futures_util::FutureExt;
 use tower_outbound::limit::{Amounts, Unit};
 
 const REQUESTS: f64 = 500.0;
@@ -155,19 +156,118 @@ async fn use_tokens(limiter: &LocalLimiter, style: Style, minutes: u64, error: u
 /// The guide's page `adaptive_limits` states these figures.
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_learns_the_tokens_per_minute() {
-    for style in [Style::OpenAi, Style::Anthropic, Style::Bare] {
-        for error in [0, 50] {
-            for ceiling in [None, Some(60_000)] {
-                let quota =
-                    ceiling.map(|limit| Quota::per_minute(limit).unwrap().with_unit(style.unit()).unwrap());
-                let limiter = LocalLimiter::adaptive(quota);
-                let (used, rejected) = use_tokens(&limiter, style, 35, error).await;
-                let snapshot = limiter.snapshot();
-                println!(
-                    "{style:?}, error {error}, ceiling {ceiling:?}: {used:.1} % used, {rejected:.2} % rejected, {:?} {:?}",
-                    snapshot.learned, snapshot.learned_units
-                );
-            }
-        }
+    for (style, least, unit) in [
+        (Style::OpenAi, 95.0, Some(Unit::Tokens)),
+        (Style::Anthropic, 95.0, Some(Unit::InputTokens)),
+        (Style::Bare, 85.0, None),
+    ] {
+        let limiter = LocalLimiter::adaptive([]);
+        let (used, rejected) = use_tokens(&limiter, style, 35, 50).await;
+        let text = format!("{style:?}: {used:.1} % used, {rejected:.2} % rejected");
+        println!("{text}");
+        assert!(used >= least && rejected <= 1.0, "{text}");
+        let snapshot = limiter.snapshot();
+        assert_eq!(snapshot.learned_units.first().map(|learned| learned.unit), unit);
+        // Rejections because of tokens lower the rate of requests only if the headers do not show the reason.
+        let is_throttled = snapshot.learned.is_some_and(|learned| learned.throttled_at.is_some());
+        assert_eq!(is_throttled, unit.is_none());
     }
+}
+
+fn costly(amount: u32) -> PermitRequest {
+    PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, amount))
+}
+
+/// Takes permits now, and sends the request.
+fn send(limiter: &LocalLimiter, amount: u32) -> Permit<'static> {
+    let mut permit = assert_ready_ok!(task::spawn(limiter.acquire_with(&costly(amount))).poll());
+    permit.mark_sent(Instant::now());
+    permit
+}
+
+/// Ends a request with the headers of 500 requests and 30,000 tokens per minute, of which `left` remain.
+fn end(permit: Permit<'static>, status: StatusCode, left: [&str; 2]) {
+    let field = |name: &str, value: &str| {
+        let name = HeaderName::try_from(format!("x-ratelimit-{name}")).unwrap();
+        (name, HeaderValue::from_str(value).unwrap())
+    };
+    let headers = HeaderMap::from_iter([
+        field("limit-requests", "500"),
+        field("remaining-requests", left[0]),
+        field("reset-requests", "60s"),
+        field("limit-tokens", "30000"),
+        field("remaining-tokens", left[1]),
+        field("reset-tokens", "60s"),
+    ]);
+    permit.complete(&ResponseInfo::new(status, &headers));
+}
+
+/// Returns the learned rates of requests and of tokens per minute, rounded.
+fn rates(limiter: &LocalLimiter) -> [Option<f64>; 2] {
+    let snapshot = limiter.snapshot();
+    let tokens = snapshot.learned_units.first().copied();
+    [snapshot.learned, tokens].map(|learned| learned.map(|learned| (60.0 * learned.rate()).round()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_because_of_tokens_lowers_the_rate_of_tokens_only() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    assert_eq!(rates(&limiter), [Some(490.0), Some(29_412.0)]);
+    advance(seconds(3)).await;
+    // Tokens remain, but fewer than the request takes.
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "900"]);
+    assert_eq!(rates(&limiter), [Some(490.0), Some(28_824.0)]);
+    // After the pause, one request with tokens tests whether the server accepts them. Requests without tokens do not
+    // wait for its response.
+    let pause = limiter.snapshot().paused_until.unwrap() - Instant::now();
+    assert!(pause > seconds(2) && pause < seconds(3), "the refill of the tokens of one request: {pause:?}");
+    let probe = limiter.acquire_with(&costly(1_000)).await.unwrap();
+    let mut next = queued(&limiter, &costly(1_000));
+    assert_eq!(limiter.snapshot().expected_wait, None);
+    assert!(limiter.acquire().now_or_never().is_none(), "the queue is first in, first out");
+    end(probe, StatusCode::OK, ["497", "900"]);
+    sleep(seconds(3)).await;
+    assert_ready_ok!(next.poll());
+    // Without a reported quota of tokens, a rejection lowers the rate of requests.
+    let permit = limiter.acquire_with(&costly(1_000)).await.unwrap();
+    permit.complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new()));
+    assert_eq!(rates(&limiter), [Some(480.0), Some(28_824.0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_without_tokens_does_not_wait_for_the_probe_of_the_tokens() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    advance(seconds(3)).await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    sleep(seconds(60)).await;
+    let probe = send(&limiter, 1_000);
+    advance(seconds(1)).await;
+    let other = send(&limiter, 0);
+    // Its response does not end the probe.
+    end(other, StatusCode::OK, ["496", "0"]);
+    let mut next = queued(&limiter, &costly(1_000));
+    end(probe, StatusCode::OK, ["497", "0"]);
+    sleep(seconds(3)).await;
+    assert_ready_ok!(next.poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn learned_rate_never_exceeds_the_quota_of_its_unit() {
+    let tokens = |limit| Quota::per_minute(limit).unwrap().with_unit(Unit::Tokens).unwrap();
+    let limiter = LocalLimiter::adaptive(tokens(6_100));
+    // The quota of tokens applies, so their headers do not matter until a rejection because of them.
+    end(send(&limiter, 100), StatusCode::OK, ["499", "29000"]);
+    assert_eq!(rates(&limiter), [Some(490.0), None]);
+    advance(seconds(3)).await;
+    end(send(&limiter, 100), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    assert_eq!(rates(&limiter), [Some(490.0), Some(5_880.0)], "0.98 of the quota");
+    limiter.set_quotas([tokens(610)]);
+    assert_eq!(rates(&limiter)[1], Some(600.0));
+    // Without a quota, the learned rate stays.
+    limiter.set_quotas([]);
+    assert_eq!(rates(&limiter)[1], Some(600.0));
+    limiter.resume();
+    assert_eq!(rates(&limiter), [None, None]);
 }

@@ -107,7 +107,7 @@ impl Remaining {
         Self { reset_after, ..self }
     }
 
-    /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.
+    /// Returns what the quota counts. Only quotas of requests determine the rate of requests.
     pub const fn unit(&self) -> Unit {
         self.unit
     }

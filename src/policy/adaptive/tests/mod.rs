@@ -1,6 +1,7 @@
 mod pauses;
 mod rates;
 mod server_quotas;
+mod units;
 
 use proptest::prelude::*;
 
