@@ -27,7 +27,7 @@ use super::{
     network::{Connector, OpenConnections, server_name},
     plan::{
         ATTEMPT_TIMEOUT, HEALED, IDLE_TIMEOUT, LOAD_ENDS, LONGEST_PAUSE, MAX_ATTEMPTS, MAX_QUEUE, Plan,
-        Protocol, RETRY_COST, SERVERS, TOTAL_TIMEOUT,
+        Protocol, SERVERS, TOTAL_TIMEOUT,
     },
     rng::Rng,
     server::CERTIFICATE,
@@ -147,10 +147,7 @@ impl Host {
         let backoff = |from, to| {
             ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap()
         };
-        let budget = Budget::new()
-            .with_capacity(RETRY_COST * plan.budget)
-            .and_then(|budget| budget.with_retry_cost(RETRY_COST))
-            .and_then(|budget| budget.with_throttled_cost(RETRY_COST));
+        let budget = Budget::new().with_capacity(plan.budget);
         let retry = RetryLayer::new()
             .with_max_attempts(MAX_ATTEMPTS)
             .unwrap()

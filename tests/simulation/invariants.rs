@@ -16,7 +16,7 @@ use tower_outbound::{
 use super::{
     history::{Arrival, Call, CallResult, Link, Records},
     network::STEP,
-    plan::{CLIENTS, MAX_ATTEMPTS, Plan, RETRY_COST, SERVERS},
+    plan::{CLIENTS, MAX_ATTEMPTS, Plan, SERVERS},
 };
 
 /// Adds a violation of the named guarantee for each text.
@@ -246,6 +246,9 @@ pub(crate) fn replaced_bodies(records: &Records) -> usize {
     records.calls.iter().enumerate().filter(replaced).count()
 }
 
+/// The credit that a retry after a throttled response costs. Other retries cost more.
+const LOWEST_RETRY_COST: u32 = 5;
+
 /// Guarantee 8: the retries of a link cost no more than its budget has. Each call with a response may have returned the
 /// cost of one retry.
 fn exceeded_budget(plan: &Plan, records: &Records, link: Link) -> Option<String> {
@@ -264,8 +267,9 @@ fn exceeded_budget(plan: &Plan, records: &Records, link: Link) -> Option<String>
         retries += (count - 1).saturating_sub(u32::from(is_rejected) + u32::from(!has_failed));
         gained += u32::from(!has_failed);
     }
-    let most = plan.budget * RETRY_COST + gained;
-    (retries * RETRY_COST > most).then(|| format!("budget: {link}: {retries} retries for {most} credits"))
+    let most = plan.budget + gained;
+    (retries * LOWEST_RETRY_COST > most)
+        .then(|| format!("budget: {link}: {retries} retries for {most} credits"))
 }
 
 fn wrong_report(report: &Report, attempts: &[AttemptReport], status: Option<u16>) -> Option<String> {

@@ -13,8 +13,6 @@ pub(crate) const HEALED: Duration = Duration::from_secs(14);
 /// The callers make no further calls after this time.
 pub(crate) const LOAD_ENDS: Duration = Duration::from_secs(15);
 pub(crate) const MAX_ATTEMPTS: u32 = 4;
-/// The credit that a retry costs. A success at the first attempt returns 1.
-pub(crate) const RETRY_COST: u32 = 100;
 pub(crate) const MAX_QUEUE: usize = 12;
 pub(crate) const TOTAL_TIMEOUT: Duration = Duration::from_secs(6);
 pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1_500);
@@ -56,7 +54,7 @@ pub(crate) struct Plan {
     /// A server closes a connection that has been idle for this long.
     pub(crate) server_idle_timeout: Duration,
     pub(crate) has_pings: bool,
-    /// The retries that a full budget pays for. A success returns a hundredth of a retry.
+    /// The capacity of the retry budget of a link.
     pub(crate) budget: u32,
     pub(crate) callers: usize,
     /// The longest time between two calls of a caller.
@@ -105,7 +103,7 @@ impl Plan {
             max_streams: rng.choose(&[1, 2, 5, 100]),
             server_idle_timeout: Duration::from_millis(rng.choose(&[300, 1_000, 2_500, 60_000])),
             has_pings: rng.chance(500),
-            budget: Rng::new(seed, "budget", 0).choose(&[3, 10, 1_000]),
+            budget: Rng::new(seed, "budget", 0).choose(&[14, 50, 5_000]),
             callers: rng.choose(&[1, 3, 6]),
             gap: rng.choose(&[100, 500, 3_000]),
             faults: Vec::new(),
