@@ -249,14 +249,6 @@ async fn key_refresh_fails_if_provider_hangs_or_panics_or_returns_expired_key() 
     }
 }
 
-#[tokio::test]
-async fn request_to_another_origin_is_sent_without_a_key() {
-    let server = Server::accepting("");
-    let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Fails]);
-    let response = client(provider, &server).oneshot(get("https://other.example.com")).await.unwrap();
-    assert_eq!((response.status().as_u16(), server.keys()), (200, vec![String::new()]));
-}
-
 /// The old key and its replacement both expire between `poll_ready` and `call`. The auth layer sends the replacement,
 /// which the server may still accept.
 #[tokio::test(start_paused = true)]

@@ -39,7 +39,7 @@ async fn failover_to_a_replica_keeps_requests_in_flight_and_amounts() {
 
     // Stands for the name or the address that a failover moves to the replica.
     let (port, switch) = proxy(master.port()).await;
-    let length = millis(6_000);
+    let length = millis(4_000);
     let [one, other] = [(); 2].map(|()| {
         let quotas = [quota(1_000, millis(1_000)), token_quota(100, length)];
         let limiter = bucket(&format!("redis://127.0.0.1:{port}/"), "key", quotas).unwrap();

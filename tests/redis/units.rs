@@ -182,24 +182,23 @@ async fn processes_divide_a_quota_of_tokens_while_the_store_is_down() {
         take(limiter, taking(tokens(1))).await.unwrap();
     }
     server.kill().unwrap();
-    let mut arrivals = Arrivals::new();
-    for limiter in &limiters {
+    let arrivals = Arrivals::new();
+    let use_share = async |limiter: &RedisLimiter| {
         let _ = take(limiter, taking(tokens(1)).with_max_wait(millis(1))).await;
         wait_until("the limiter uses its share", || limiter.store() == Store::Fallback).await;
-        let mut permits = 0;
-        let mut own = Arrivals::new();
-        while permits < 6 {
+        let (mut arrivals, mut own) = (arrivals.clone(), Arrivals::new());
+        while own.times().len() < 6 {
             // A request is refused while a query fails.
             if let Ok(mut permit) = limiter.acquire_with(&taking(tokens(20))).await {
                 permit.mark_sent(Instant::now());
                 let arrival = Arrival::between(permit.granted_at(), Instant::now()).with_permits(20);
                 own.extend([arrival]);
                 arrivals.extend([arrival]);
-                permits += 1;
             }
         }
         own.assert_within(token_quota(50, millis(1_000)));
-    }
+    };
+    tokio::join!(use_share(&limiters[0]), use_share(&limiters[1]));
     arrivals.assert_within(shared);
     server.restart().unwrap();
     for limiter in &limiters {
