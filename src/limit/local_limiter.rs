@@ -245,8 +245,7 @@ impl PermitIssuer for LocalLimiter {
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
-        let grant = (permit.cost(), self.time(permit));
-        self.shared.completed(grant, permit.sent_at(), response, || permit.charged())
+        self.shared.completed((permit.cost(), self.time(permit)), permit.sent_at(), response)
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

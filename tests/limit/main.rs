@@ -15,7 +15,6 @@ mod in_flight;
 mod joint;
 mod keyed;
 mod layer;
-mod learned_units;
 mod local_limiter;
 mod memory;
 mod server_kinds;
