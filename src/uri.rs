@@ -16,7 +16,7 @@ pub(crate) fn has_path(authority: &Authority) -> bool {
 /// Returns whether a host is `localhost` or a loopback address.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 pub(crate) fn default_port(scheme: &Scheme) -> u16 {

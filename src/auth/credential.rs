@@ -58,6 +58,11 @@ impl<G> Credential<G> {
             other => other,
         }
     }
+
+    /// Returns whether the source of the key has no valid key, and its last fetch failed.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Key(key) if key.keys.has_failed())
+    }
 }
 
 /// The keys of a source, in one placement.

@@ -65,13 +65,15 @@ impl Readiness {
                     *self = Self::Members(members.iter().map(|_| Self::NotPolled).collect());
                 }
                 let Self::Members(all) = self else { return Poll::Ready(()) };
-                let polled =
-                    members.iter().zip(all).map(|((credential, _), ready)| ready.poll(credential, cx));
-                return if polled.filter(Poll::is_pending).count() > 0 {
-                    Poll::Pending
-                } else {
-                    Poll::Ready(())
-                };
+                for ((credential, _), ready) in members.iter().zip(&mut *all) {
+                    let _ = ready.poll(credential, cx);
+                }
+                // A member whose key source has failed gets no request, so no request waits for its next fetch.
+                let all_failed = members.iter().all(|(credential, _)| credential.has_failed());
+                let waits = members.iter().zip(all).any(|((credential, _), ready)| {
+                    matches!(ready, Self::Refreshing(_)) && (all_failed || !credential.has_failed())
+                });
+                return if waits { Poll::Pending } else { Poll::Ready(()) };
             }
             Credential::Key(key) if key.fixed.is_none() => {
                 if let Self::NotPolled = self {

@@ -29,17 +29,18 @@ impl CallContext {
             return None;
         }
         let mut state = self.0.shared.state();
-        let renewal = state.renewal.get_or_insert_with(|| Box::new(Renewal::Renewed));
-        match mem::replace(&mut **renewal, Renewal::Renewed) {
-            Renewal::Wanted(head, transport) => {
-                **renewal = Renewal::Checking(transport);
-                Some(head)
-            }
-            _ => {
-                **renewal = Renewal::Watched(cx.waker().clone());
-                None
-            }
-        }
+        let Some(renewal) = state.renewal.as_deref_mut() else {
+            state.renewal = Some(Box::new(Renewal::Watched(cx.waker().clone())));
+            return None;
+        };
+        let (next, head) = match mem::replace(renewal, Renewal::Renewed) {
+            Renewal::Wanted(head, transport) => (Renewal::Checking(transport), Some(head)),
+            Renewal::Watched(_) => (Renewal::Watched(cx.waker().clone()), None),
+            // An inner rate limit layer checks its permit. An outer layer must not answer for it.
+            checked @ (Renewal::Checking(_) | Renewal::Renewed) => (checked, None),
+        };
+        *renewal = next;
+        head
     }
 
     /// Lets the transport send the request.
@@ -77,5 +78,33 @@ impl CallContext {
             limiter.wake();
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::{super::Phase, *};
+
+    #[test]
+    fn outer_rate_limit_layer_does_not_answer_for_the_inner_one() {
+        let mut request = Request::new(());
+        let call = CallContext::of(request.extensions_mut());
+        let mut cx = Context::from_waker(Waker::noop());
+        call.begin_watch();
+        call.enter(Phase::Connecting);
+        for layer in ["inner", "outer"] {
+            assert!(call.renewal(&mut cx).is_none(), "{layer}");
+        }
+        assert!(call.poll_renewed(&request, &mut cx).is_pending());
+        assert!(call.renewal(&mut cx).is_some(), "the inner layer checks its permit");
+        for _ in 0..2 {
+            assert!(call.renewal(&mut cx).is_none(), "the outer layer does not");
+            assert!(call.poll_renewed(&request, &mut cx).is_pending());
+        }
+        call.renewed();
+        assert!(call.renewal(&mut cx).is_none());
+        assert!(call.poll_renewed(&request, &mut cx).is_ready());
     }
 }

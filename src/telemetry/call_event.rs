@@ -127,7 +127,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
         return;
     }
     // The limiter has the WARN events of its refusals.
-    let is_refused = result.is_err_and(Error::is_refusal);
+    let is_refused = attempts.is_none() && result.is_err_and(Error::is_refusal);
     match if failed && !is_refused { Level::WARN } else { subject.level } {
         Level::ERROR => emit!(Level::ERROR),
         Level::WARN => emit!(Level::WARN),

@@ -121,7 +121,8 @@ impl TransportConfig {
         self
     }
 
-    /// Closes a connection that has been idle for `limit`. 50 s by default.
+    /// No request uses a connection that has been idle for `limit`. Such a connection is closed after at most twice that
+    /// time. 50 s by default.
     ///
     /// A request that leaves while the server closes its connection fails as "maybe processed", so choose less than the
     /// server's own idle timeout. Common load balancers close an idle connection after 60 s or 75 s. If a server sends

@@ -33,9 +33,6 @@ use crate::{
     error::{ConnectError, ConnectPhase},
 };
 
-/// The time without further attempts after a further connection of an origin could not be opened.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-
 /// The connections to one origin.
 pub(super) struct Host<B: RequestBody> {
     pub(super) target: Target,
@@ -184,7 +181,10 @@ impl<B: RequestBody> Host<B> {
                 Some(false) => state.fail(1, &error),
                 _ if state.shared.is_empty() => state.fail(usize::MAX, &error),
                 // The waiters still wait for the streams of the other connections.
-                _ => state.paused_until = Some(clock::after(clock::now(), PAUSE_AFTER_FAILURE)),
+                _ => {
+                    let host = Arc::downgrade(self);
+                    state.pause(move || host.upgrade().iter().for_each(|host| _ = host.open(host.lock())));
+                }
             },
         }
         self.open(state);

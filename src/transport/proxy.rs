@@ -224,6 +224,9 @@ fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
         && uri.path() == "/"
         && uri.query().is_none()
         && !url.contains('#');
+    // The client of hyper-util would connect to port 80.
+    let scheme = uri.scheme_str().filter(|scheme| scheme.starts_with("socks") && uri.port().is_none());
+    let url = scheme.map(|scheme| format!("{scheme}://{authority}:1080")).unwrap_or(url);
     is_valid.then_some(url).ok_or_else(invalid)
 }
 
@@ -270,12 +273,27 @@ mod tests {
             ("https://api.internal.test/", None),
             ("https://10.1.2.3/", None),
             ("http://localhost:8080/", None),
+            ("http://LocalHost:8080/", None),
             ("http://127.0.0.1/", None),
             ("http://[::1]/", None),
         ] {
             assert_eq!(host_of(&proxy, target).as_deref(), expected, "{target}");
         }
         assert!(!format!("{proxy:?}").contains("s3cret"), "{proxy:?}");
+    }
+
+    #[test]
+    fn socks_proxy_without_a_port_has_the_port_1080() {
+        let target = "https://api.example.com/".parse().unwrap();
+        for (url, expected) in [
+            ("socks5://proxy.test", Some(1080)),
+            ("socks5h://ann:s3cret@[::1]/", Some(1080)),
+            ("socks5://proxy.test:99", Some(99)),
+            ("http://proxy.test", None),
+        ] {
+            let proxy = Proxy::new(url).unwrap().intercept(&target).unwrap();
+            assert_eq!(proxy.uri().port_u16(), expected, "{url}");
+        }
     }
 
     #[test]

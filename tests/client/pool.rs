@@ -316,6 +316,31 @@ async fn member_whose_key_could_not_be_fetched_gets_no_further_request() {
     assert_eq!(places(&service)[4..], ["us", "eu"]);
 }
 
+/// The second fetch for the failed member never ends. The requests to the other member do not wait for it.
+#[tokio::test(start_paused = true)]
+async fn request_does_not_wait_for_the_next_fetch_of_a_failed_member() {
+    let fetches = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&fetches);
+    let hanging = KeySource::from(RefreshingKey::new(move || {
+        let is_first = counted.fetch_add(1, Relaxed) == 0;
+        async move {
+            match is_first {
+                true => Err::<FreshKey, _>(BoxError::from("no key")),
+                false => std::future::pending().await,
+            }
+        }
+    }));
+    let members = [(EU, hanging, per_second(10)), (US, key("us-key").into(), per_second(10))];
+    let service = service(ok, ok);
+    let client = builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap();
+    assert!(client.post("/chat").await.unwrap_err().is_auth());
+    tokio::time::sleep(60 * SECOND).await;
+    let start = Instant::now();
+    assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    assert_eq!((places(&service), fetches.load(Relaxed)), (vec!["us".to_owned()], 2));
+}
+
 #[tokio::test]
 async fn request_to_an_unreachable_member_is_sent_to_the_other() {
     let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -68,6 +68,35 @@ async fn further_connections_open_if_all_streams_are_in_use() {
     }
 }
 
+/// The second connection cannot be opened, and the stream of the first one stays in use.
+#[tokio::test]
+async fn waiting_request_is_sent_over_a_later_connection_if_one_could_not_be_opened() {
+    let permits = Arc::new(Semaphore::new(0));
+    let server = gated_server(&permits).await;
+    let (address, opened) = (server.address(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&opened);
+    let connector = service_fn(move |_: http::Uri| {
+        let fails = counted.fetch_add(1, SeqCst) == 1;
+        async move {
+            if fails {
+                return Err(io::Error::other("no further connection"));
+            }
+            tokio::net::TcpStream::connect(address).await
+        }
+    });
+    let transport = http2().build_with_connector(connector).unwrap();
+    let client = builder(&server.url()).client_with_service(transport).unwrap();
+    let held = tokio::spawn(client.get("/held").send());
+    within(server.received(1)).await;
+    let waiting = tokio::spawn(client.get("/waiting").send());
+    within(server.received(2)).await;
+    assert_eq!(opened.load(SeqCst), 3);
+    permits.add_permits(2);
+    for call in [held, waiting] {
+        assert_succeeded_at_once(within(call).await.unwrap());
+    }
+}
+
 #[tokio::test]
 async fn sixteen_first_calls_over_tls_share_one_handshake() {
     let certificate = certificate();

@@ -12,6 +12,9 @@ use crate::{
     },
 };
 
+/// The time without further attempts after a further connection of an origin could not be opened.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
 /// The connections of a host, and the requests that wait for one.
 pub(super) struct State<B> {
     /// Whether the server speaks HTTP/2. `None` before the first connection, if TLS negotiates the version.
@@ -49,13 +52,25 @@ impl<B: RequestBody> State<B> {
         }
     }
 
+    /// Opens no connection for a second, and then calls `open`. Nothing else would wake the waiters while all streams
+    /// are in use.
+    pub(super) fn pause(&mut self, open: impl FnOnce() + Send + 'static) {
+        let until = clock::after(clock::now(), PAUSE_AFTER_FAILURE);
+        self.paused_until = Some(until);
+        let waiter = self.waiters.front().map(|waiter| waiter.runtime.clone());
+        if let Some(runtime) = waiter.or_else(|| Handle::try_current().ok()) {
+            runtime.spawn(async move {
+                tokio::time::sleep_until(until).await;
+                open();
+            });
+        }
+    }
+
     pub(super) fn take(&mut self, now: Instant, idle_timeout: Duration) -> Option<Connection<B>> {
-        if !self.shared.is_empty() {
-            // An expired connection closes immediately, because a further connection may need its place.
-            self.shared
-                .retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
-            let free = self.shared.iter().find(|connection| connection.begin());
-            return free.map(|connection| Connection::Http2(Arc::clone(connection)));
+        // An expired connection closes immediately, because a further connection may need its place.
+        self.shared.retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
+        if let Some(free) = self.shared.iter().find(|connection| connection.begin()) {
+            return Some(Connection::Http2(Arc::clone(free)));
         }
         while let Some((connection, since)) = self.idle.pop() {
             let is_fresh = now.saturating_duration_since(since) < connection.idle_timeout;
