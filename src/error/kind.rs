@@ -8,7 +8,7 @@ use std::fmt;
 /// use tower_outbound::{Error, ErrorKind};
 ///
 /// fn is_network(error: &Error) -> bool {
-///     matches!(error.kind(), ErrorKind::Dns | ErrorKind::ConnectRefused | ErrorKind::ConnectTimeout)
+///     matches!(error.kind(), ErrorKind::Dns | ErrorKind::ConnectRefused | ErrorKind::ConnectTimeout | ErrorKind::Proxy)
 /// }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

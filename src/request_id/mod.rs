@@ -72,9 +72,9 @@
 //! # Refused calls
 //!
 //! A full queue may refuse thousands of calls per second. The event `call failed` of a call that the limiter refused
-//! therefore has the level of completed calls. The rate limit layer emits a WARN event with the cause of a refusal, and
-//! emits the refusals of the next 10 s at DEBUG. The next WARN event has their number in `suppressed`. The metrics count
-//! every refusal.
+//! at its first attempt therefore has the level of completed calls. The rate limit layer emits one WARN event with the
+//! reason, and DEBUG events for the refusals of the next 10 s. The next WARN event has their number in `suppressed`. The
+//! metrics count every refusal.
 //!
 //! # The only attempt of a call
 //!

@@ -1,4 +1,4 @@
-//! Limits how often one kind of event is emitted at WARN, because a flood of them would hide all others.
+//! Limits how often one kind of event is emitted at WARN, because thousands per second would hide other events.
 
 use std::{
     sync::{Mutex, PoisonError},

@@ -73,17 +73,22 @@ async fn refused_call_is_logged_once_at_the_level_of_completed_calls() {
     }
 }
 
-/// The limiter refuses the second attempt, but the call ends with the error of the first.
+/// The limiter refuses the second attempt. The call ends with the error of the first one, or with the refusal if the
+/// first one got a response.
 #[tokio::test(start_paused = true)]
 async fn call_that_failed_before_a_refusal_is_logged_at_warn() {
-    let (capture, _guard) = Capture::at(LevelFilter::INFO);
-    let quota = Quota::new(2, secs(3_600)).unwrap().with_burst(1).unwrap();
-    let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new())
-        .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(LocalLimiter::paced_window(quota)).with_max_wait(secs(1)))
-        .service(ScriptedService::new([Refused]));
-    service.oneshot(get(URI)).await.unwrap_err();
-    let [call] = &capture.of(CALL)[..] else { panic!("{:?}", capture.ours()) };
-    assert_eq!((call.level, &*call.fields["error.type"]), (Level::WARN, "connect_refused"));
+    for (api, expected) in
+        [(ScriptedService::new([Refused]), "connect_refused"), (ScriptedService::new([503]), "rate_limited")]
+    {
+        let (capture, _guard) = Capture::at(LevelFilter::INFO);
+        let quota = Quota::new(2, secs(3_600)).unwrap().with_burst(1).unwrap();
+        let service = ServiceBuilder::new()
+            .layer(RequestIdLayer::new())
+            .layer(RetryLayer::new())
+            .layer(RateLimitLayer::new(LocalLimiter::paced_window(quota)).with_max_wait(secs(1)))
+            .service(api);
+        service.oneshot(get(URI)).await.unwrap_err();
+        let [call] = &capture.of(CALL)[..] else { panic!("{:?}", capture.ours()) };
+        assert_eq!((call.level, &*call.fields["error.type"]), (Level::WARN, expected));
+    }
 }

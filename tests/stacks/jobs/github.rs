@@ -23,8 +23,8 @@ mod program {
         stack::StackBuilder,
     };
 
-    /// 5,000 points per hour, and 30 per minute for searches. A 304 returns its point. The secondary limits are 900 requests
-    /// per minute, and 100 at once.
+    /// 5,000 points per hour, and 30 per minute for searches. A 304 spends no point. The secondary limits are 900 points per
+    /// minute, here counted as requests, and 100 requests at once.
     pub fn github(base_url: &str, token: ApiKey) -> Result<StackBuilder, InvalidConfig> {
         let secondary = Quota::per_minute(900)?;
         let core = Quota::per_hour(5_000)?.with_unit(Unit::Points)?;
