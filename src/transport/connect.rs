@@ -127,8 +127,7 @@ impl Connector {
     ) -> Result<Stream, BoxError> {
         #[cfg(feature = "rustls")]
         if proxy.uri().scheme() == Some(&Scheme::HTTPS) {
-            let mut tls = rustls::ClientConfig::clone(&self.tls);
-            tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+            let tls = super::tls::of_proxy(&self.tls);
             (stream, _) = handshake(Arc::new(tls), proxy.uri(), stream).await?;
         }
         if uri.scheme() == Some(&Scheme::HTTP) && !proxy.is_socks() {

@@ -209,15 +209,8 @@ fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
     let uri: Uri = url.parse().map_err(|_| invalid())?;
     let is_known = ["http", "https", "socks5", "socks5h"].contains(&uri.scheme_str().unwrap_or_default());
     let authority = uri.authority().map_or("", Authority::as_str);
-    let has_valid_port = uri.port().is_some()
-        == authority
-            .rsplit('@')
-            .next()
-            .unwrap_or_default()
-            .rsplit(']')
-            .next()
-            .unwrap_or_default()
-            .contains(':');
+    let has_valid_port =
+        uri.port().is_some() == authority.rsplit(['@', ']']).next().unwrap_or_default().contains(':');
     let is_valid = is_known
         && has_valid_port
         && uri.host().is_some_and(|host| !host.is_empty())

@@ -147,6 +147,35 @@ impl TransportConfig {
     }
 }
 
+/// Returns the TLS configuration of the connection to a proxy: HTTP/1.1, without the client certificate, which is for
+/// the servers only.
+#[cfg(feature = "proxy")]
+pub(super) fn of_proxy(tls: &ClientConfig) -> ClientConfig {
+    #[derive(Debug)]
+    struct NoCertificate;
+
+    impl rustls::client::ResolvesClientCert for NoCertificate {
+        fn resolve(
+            &self,
+            _: &[&[u8]],
+            _: &[rustls::SignatureScheme],
+        ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            None
+        }
+
+        fn has_certs(&self) -> bool {
+            false
+        }
+    }
+
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    tls.client_auth_cert_resolver = Arc::new(NoCertificate);
+    // A session of a server would resume with the identity of its client certificate.
+    tls.resumption = rustls::client::Resumption::default();
+    tls
+}
+
 /// Returns the certificates of a PEM text, at least one.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BoxError> {
     let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
@@ -157,4 +186,19 @@ fn file(field: &'static str, path: &Path) -> Result<Vec<u8>, InvalidConfig> {
     std::fs::read(path).map_err(|error| {
         InvalidConfig::of_setting(field, path.display().to_string(), format!("a readable file ({error})"))
     })
+}
+
+#[cfg(all(test, feature = "proxy"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxy_gets_no_client_certificate() {
+        let certified = rcgen::generate_simple_self_signed(["client.test".to_owned()]).unwrap();
+        let (certificate, key) = (certified.cert.pem(), certified.signing_key.serialize_pem());
+        let config = TransportConfig::new().with_client_certificate(certificate.as_bytes(), key.as_bytes());
+        let tls = config.tls().unwrap();
+        let has_certificate = |tls: &ClientConfig| tls.client_auth_cert_resolver.has_certs();
+        assert_eq!((has_certificate(&tls), has_certificate(&of_proxy(&tls))), (true, false));
+    }
 }
