@@ -8,7 +8,8 @@ use std::fmt;
 /// use tower_outbound::{Error, ErrorKind};
 ///
 /// fn is_network(error: &Error) -> bool {
-///     matches!(error.kind(), ErrorKind::Dns | ErrorKind::ConnectRefused | ErrorKind::ConnectTimeout | ErrorKind::Proxy)
+///     use ErrorKind::{ConnectRefused, ConnectTimeout, Dns, Proxy};
+///     matches!(error.kind(), Dns | ConnectRefused | ConnectTimeout | Proxy)
 /// }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

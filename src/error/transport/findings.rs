@@ -11,8 +11,8 @@ pub(crate) struct Findings {
     pub(super) proof: Option<Proof>,
     /// The kind, if no error deeper in the chain can change it.
     pub(super) decided: Option<ErrorKind>,
-    /// The kind of a failure on the way through a proxy. The errors below it are also read, for the proof.
-    pub(super) of_proxy: Option<ErrorKind>,
+    /// Whether the failure occurred on the way through a proxy. The errors below it are also read, for the proof.
+    pub(super) is_of_proxy: bool,
     /// Whether every further attempt would fail for the same reason.
     pub(super) lasting: bool,
 }

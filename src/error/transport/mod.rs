@@ -92,13 +92,14 @@ impl Error {
 fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
     let own = error.downcast_ref::<DeliveryError>();
     let proof = states_not_sent(error).then(|| own.map_or(NOT_SENT, |own| own.proof));
-    let (kind, connecting, lasting) = (ErrorKind::Other, false, false);
-    let mut found = Findings { kind, connecting, proof, decided: None, of_proxy: None, lasting };
+    let (kind, connecting, is_of_proxy, lasting) = (ErrorKind::Other, false, false, false);
+    let mut found = Findings { kind, connecting, proof, decided: None, is_of_proxy, lasting };
     for error in chain(error) {
         let kind = found.read_error(error);
         found.decided = found.decided.or(kind);
     }
-    let kind = found.of_proxy.or(found.decided).unwrap_or(found.kind);
+    let decided = found.decided.unwrap_or(found.kind);
+    let kind = if found.is_of_proxy { ErrorKind::Proxy } else { decided };
     let mut proof = found.proof.unwrap_or(MAYBE);
     // A client that rejects a request does so each time.
     proof.lasting |= found.lasting || kind == ErrorKind::InvalidRequest;
@@ -127,8 +128,7 @@ impl Findings {
         if let Some(error) = error.downcast_ref::<ConnectError>() {
             self.prove(NOT_SENT);
             self.connect();
-            let is_of_proxy = error.is_of_proxy() && self.decided.is_none();
-            self.of_proxy = self.of_proxy.or(is_of_proxy.then_some(ErrorKind::Proxy));
+            self.is_of_proxy |= error.is_of_proxy() && self.decided.is_none();
             return None;
         }
         #[cfg(feature = "proxy")]
