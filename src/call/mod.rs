@@ -195,6 +195,11 @@ impl CallContext {
         self.0.shared.state().add_wait(waited);
     }
 
+    /// Returns whether the call has waited for a permit, and has no deadline yet.
+    pub(crate) fn has_waited_without_deadline(&self) -> bool {
+        self.deadline().is_none() && self.0.shared.state().waited.get().is_some()
+    }
+
     /// Records how long an attempt waited for its connection, and the times of a connection that was opened for it.
     #[cfg(feature = "client")]
     pub(crate) fn add_connection(&self, waited: Duration, times: Option<ConnectTimes>) {

@@ -86,7 +86,7 @@ impl<S> Layer<S> for StackLayer {
             .layer(&self.body_idle_timeout)
             .layer(&self.request_id)
             .layer(&self.default_headers)
-            .layer(self.total_timeout.in_stack())
+            .layer(self.total_timeout.clone().in_stack())
             .layer(&self.retry)
             .layer(&self.rate_limit)
             .layer(&self.route)

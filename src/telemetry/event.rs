@@ -136,27 +136,36 @@ pub(crate) fn learned(call: Option<&CallContext>, rate: f64, source: &'static st
 
 /// Emits the event for a rate limit layer that is outside a retry layer, once for each layer.
 pub(crate) fn retry_inside_limit(report: &Report, last_warning: &LastWarning) {
-    if !last_warning.is_first() {
-        return;
-    }
-    warn!(
-        target: LIMIT,
-        service = report.service().as_deref(),
-        attempts = report.attempt_count(),
-        "retries exceed the quota: move the rate limit layer inside the retry layer"
-    );
+    last_warning.once(|| {
+        warn!(
+            target: LIMIT,
+            service = report.service().as_deref(),
+            attempts = report.attempt_count(),
+            "retries exceed the quota: move the rate limit layer inside the retry layer"
+        );
+    });
+}
+
+/// Emits the event for a total timeout that is inside a rate limit layer, once for each layer.
+pub(crate) fn total_timeout_inside_limit(call: &CallContext, last_warning: &LastWarning) {
+    last_warning.once(|| {
+        warn!(
+            target: CALL,
+            service = call.service().as_deref(),
+            "a wait for a permit had no deadline: move the total timeout layer outside the rate limit layer"
+        );
+    });
 }
 
 /// Emits the event for a request id layer that is inside a retry layer, once for each layer.
 pub(crate) fn request_id_inside_retry(call: &CallContext, last_warning: &LastWarning) {
-    if !last_warning.is_first() {
-        return;
-    }
-    warn!(
-        target: CALL,
-        service = call.service().as_deref(),
-        "each attempt has another request id: move the request id layer outside the retry layer"
-    );
+    last_warning.once(|| {
+        warn!(
+            target: CALL,
+            service = call.service().as_deref(),
+            "each attempt has another request id: move the request id layer outside the retry layer"
+        );
+    });
 }
 
 /// Emits the event for a key file that contains another key.

@@ -15,7 +15,7 @@ mod warning;
 pub(crate) use self::call_event::{Subject, attempt, call, joins_attempt};
 pub(crate) use self::event::{
     gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed, key_refreshed, key_rejected,
-    learned, paused, refused, request_id_inside_retry, retry, retry_inside_limit,
+    learned, paused, refused, request_id_inside_retry, retry, retry_inside_limit, total_timeout_inside_limit,
 };
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;

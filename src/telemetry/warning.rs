@@ -30,8 +30,10 @@ impl LastWarning {
         }
     }
 
-    /// Returns `true` for the first event, and `false` for all others.
-    pub(super) fn is_first(&self) -> bool {
-        self.replace(Duration::MAX).is_some()
+    /// Emits the first event only.
+    pub(super) fn once(&self, emit: impl FnOnce()) {
+        if self.replace(Duration::MAX).is_some() {
+            emit();
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -19,6 +20,7 @@ use crate::{
     clock,
     config::InvalidConfig,
     error::{BoxError, Error, MaybeRejected},
+    telemetry::{self, LastWarning},
 };
 
 /// Limits the time of a call up to the response headers. Sets one deadline for all inner layers, unless the call
@@ -36,9 +38,10 @@ use crate::{
 /// let total = TotalTimeoutLayer::new(Duration::from_secs(60))?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct TotalTimeoutLayer {
     limit: Duration,
+    order_warning: Arc<LastWarning>,
     /// Whether the timeout belongs to a stack. It then sets no timer while the attempt timeout of the stack waits. Any
     /// other total timeout always sets one, because an inner layer might drop an attempt without waking the task.
     is_in_stack: bool,
@@ -51,7 +54,8 @@ impl TotalTimeoutLayer {
     ///
     /// Returns an error if `limit` is zero.
     pub fn new(limit: Duration) -> Result<Self, InvalidConfig> {
-        Ok(Self { limit: checked_limit("total timeout", limit)?, is_in_stack: false })
+        let limit = checked_limit("total timeout", limit)?;
+        Ok(Self { limit, order_warning: Arc::default(), is_in_stack: false })
     }
 
     /// Declares that this is the timeout of a stack, which also has an attempt timeout.
@@ -64,7 +68,7 @@ impl<S> Layer<S> for TotalTimeoutLayer {
     type Service = TotalTimeout<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        TotalTimeout { inner, layer: *self }
+        TotalTimeout { inner, layer: self.clone() }
     }
 }
 
@@ -97,6 +101,9 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let call = CallContext::of(request.extensions_mut());
+        if !self.layer.is_in_stack && call.has_waited_without_deadline() {
+            telemetry::total_timeout_inside_limit(&call, &self.layer.order_warning);
+        }
         let requested: Option<&RequestTimeout> = extension_beside(Some(&call), request.extensions());
         match requested {
             Some((deadline, setting)) => call.narrow_deadline(*deadline, *setting),

@@ -1,4 +1,7 @@
-//! Tests the events for two wrong orders: a rate limit layer outside a retry layer, and a request id layer inside one.
+//! Tests the events for three wrong orders: a rate limit layer outside a retry layer or outside a total timeout, and a
+//! request id layer inside a retry layer.
+
+use tower::layer::util::Identity;
 
 use super::*;
 
@@ -58,6 +61,38 @@ async fn request_id_inside_retry_is_reported_once_for_each_layer() {
         assert_eq!(warned.len(), before + 1, "{warned:?}");
         assert_eq!((warned[0].level, &*warned[0].fields["service"]), (Level::WARN, "rates"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn total_timeout_inside_rate_limit_is_reported_once_for_each_layer() {
+    const WARNING: &str =
+        "a wait for a permit had no deadline: move the total timeout layer outside the rate limit layer";
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
+    let (timeout, one_per_second) = (TotalTimeoutLayer::new(secs(5)).unwrap(), Quota::per_second(1).unwrap());
+    macro_rules! calls {
+        ($outer:expr, $inner:expr) => {
+            let service = ServiceBuilder::new()
+                .layer(RequestIdLayer::new().with_service("rates"))
+                .layer($outer)
+                .layer(RateLimitLayer::new(LocalLimiter::sliding_window(one_per_second)))
+                .layer($inner)
+                .service(ScriptedService::new([Status(200)]));
+            for _ in 0..3 {
+                service.clone().oneshot(get(URI)).await.unwrap();
+            }
+        };
+    }
+    calls!(timeout.clone(), Identity::new());
+    calls!(timeout.clone(), timeout.clone());
+    assert!(capture.ours().is_empty(), "{:?}", capture.ours());
+    calls!(Identity::new(), timeout);
+    let warnings = capture.of(CALL);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let warning = &warnings[0];
+    assert_eq!(
+        (warning.level, &*warning.message, &*warning.fields["service"]),
+        (Level::WARN, WARNING, "rates")
+    );
 }
 
 /// A layer that is used outside and inside the retry layer gives both the same id.
