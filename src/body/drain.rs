@@ -29,7 +29,8 @@ pin_project! {
 impl<B: Body> Drain<B> {
     /// Reads at most `limit` bytes of `body`, plus the rest of the frame that exceeds the limit.
     pub(crate) fn new(body: B, limit: u64) -> Self {
-        let is_over = body.is_end_stream() || limit == 0 || body.size_hint().lower() > limit;
+        // A body that has ended is polled once, so that the layers around it see its end.
+        let is_over = limit == 0 || body.size_hint().lower() > limit;
         Self { body, left: (!is_over).then_some(limit) }
     }
 }

@@ -174,7 +174,7 @@ impl CallContext {
 
     /// Returns whether a text contains a key that this call has sent.
     pub(crate) fn has_sent(&self, text: &str) -> bool {
-        self.0.shared.state().has_sent(text)
+        self.0.shared.state().keys.are_in(text)
     }
 
     /// Records the server's request id from the final response, unless an attempt has already recorded it.

@@ -57,6 +57,10 @@ impl CallContext {
     /// layer, if there is one, has a permit that still applies.
     #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the transport calls it"))]
     pub(crate) fn poll_renewed<B>(&self, request: &Request<B>, cx: &mut Context<'_>) -> Poll<()> {
+        // While several attempts run at once, as with hedging, no rate limit layer answers.
+        if !self.is_unsent() {
+            return Poll::Ready(());
+        }
         let mut state = self.0.shared.state();
         // Without a renewal, no rate limit layer has seen the wait.
         let Some(renewal) = state.renewal.as_deref_mut() else { return Poll::Ready(()) };
@@ -86,6 +90,21 @@ mod tests {
     use std::task::Waker;
 
     use super::{super::Phase, *};
+
+    #[test]
+    fn request_does_not_wait_for_its_permit_while_several_attempts_run() {
+        let mut request = Request::new(());
+        let call = CallContext::of(request.extensions_mut());
+        let mut cx = Context::from_waker(Waker::noop());
+        call.begin_watch();
+        call.enter(Phase::Connecting);
+        assert!(call.renewal(&mut cx).is_none());
+        assert!(call.poll_renewed(&request, &mut cx).is_pending());
+        call.begin_watch();
+        for attempt in ["first", "second"] {
+            assert!(call.poll_renewed(&request, &mut cx).is_ready(), "{attempt}");
+        }
+    }
 
     #[test]
     fn outer_rate_limit_layer_does_not_answer_for_the_inner_one() {

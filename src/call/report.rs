@@ -93,6 +93,12 @@ impl Report {
         Some((deadline, deadline.saturating_duration_since(self.shared.started)))
     }
 
+    /// Returns whether a layer above the stack has sent another request for this call, or may have.
+    #[cfg(feature = "client")]
+    pub(crate) fn is_after_processing(&self) -> bool {
+        self.shared.state().after_processing
+    }
+
     /// Returns the attempts in order. The list is empty without a retry layer.
     pub fn attempts(&self) -> Vec<AttemptReport> {
         self.shared.state().attempts.iter().map(Attempt::report).collect()

@@ -128,10 +128,6 @@ impl State {
         has_another_id
     }
 
-    pub(super) fn has_sent(&self, text: &str) -> bool {
-        self.keys.are_in(text)
-    }
-
     /// Adds the time of a wait for a permit to the call and to its running attempt.
     pub(super) fn add_wait(&mut self, waited: Duration) {
         self.waits_since = OptionalDuration::NONE;

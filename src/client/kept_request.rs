@@ -1,7 +1,7 @@
 //! The request that a client keeps for a retry.
 
 use bytes::Bytes;
-use http::{Request, response};
+use http::{Request, header::CONTENT_LENGTH, response};
 
 use crate::{
     body::{Body, BrokenBody, BrokenResponse},
@@ -26,9 +26,16 @@ impl KeptRequest {
     /// same call, or returns the error of the body.
     pub(super) fn retry(&self, response: response::Parts, error: BoxError) -> Result<Request<Body>, Error> {
         let error = Error::of_body(error);
-        let Some(report) = Report::from_extensions(&response.extensions) else { return Err(error) };
+        let report = Report::from_extensions(&response.extensions);
+        // If an outer layer sent several requests, or one without its extensions, the stack would take the next one for
+        // a new call.
+        let Some(report) = report.filter(|report| !report.is_after_processing()) else { return Err(error) };
         let (call, id) = (CallContext::reported_by(report), report.request_id());
         let mut request = self.head.request(Some(&call), self.body.clone().unwrap_or_default().into());
+        if self.body.is_none() {
+            // The request is not sent. With the length of its body, the stack would reject it.
+            request.headers_mut().remove(CONTENT_LENGTH);
+        }
         let broken = BrokenResponse { head: response, is_replayable: self.body.is_some() };
         let extensions = request.extensions_mut();
         extensions.insert(BrokenBody::new(broken, error));

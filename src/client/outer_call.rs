@@ -39,8 +39,10 @@ impl OuterCall {
         outer: OuterService,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, Error> {
-        let (ends, began) =
-            (request.extensions().get::<RequestTimeout>().map(|(ends, _)| *ends), clock::now());
+        let own = request.extensions().get::<RequestTimeout>().map(|(ends, _)| *ends);
+        // A call that continues because the body of its response broke already has a deadline.
+        let of_call = request.extensions().get().and_then(CallContext::deadline);
+        let (ends, began) = (own.into_iter().chain(of_call).min(), clock::now());
         let processed = Arc::clone(&self.processed);
         request.extensions_mut().insert(self);
         let call = outer.oneshot(request);

@@ -68,8 +68,8 @@ impl AnyLimiter {
         }
     }
 
-    /// Creates the limiter of a stack builder. Without a quota, it is adaptive. If no limit exceeds 10,000, it is a
-    /// paced window. Otherwise it is a token bucket, because the log of a paced window would be large.
+    /// Creates the limiter of a stack builder. Without a quota, it is adaptive. If no limit exceeds 10,000 requests,
+    /// it is a paced window. Otherwise it is a token bucket, because the log of a paced window would be large.
     pub(crate) fn of_quotas(quotas: &[Quota], settings: CoreSettings) -> Self {
         const LARGEST_LOG: u32 = 10_000;
         let all = quotas.iter().copied();

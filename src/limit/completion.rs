@@ -103,4 +103,6 @@ fn report(permit: &mut Permit<'_>, info: &ResponseInfo<'_>, call: Option<&CallCo
 fn has_no_body<R>(response: &Response<R>) -> bool {
     matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || response.headers().get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() == b"0")
+        // gRPC's Trailers-Only
+        || response.headers().contains_key("grpc-status")
 }

@@ -211,9 +211,7 @@ where
         shard.limiters.insert_unique(hash, entry, |(key, _)| self.shared.hasher.hash_one(key));
         Ok(limiter)
     }
-}
 
-impl<K: Hash + Eq + Clone> Keyed<K> {
     /// Returns the limiter of a request.
     pub(super) fn limiter_of(&self, head: RequestHead<'_>) -> Result<LocalLimiter, Refusal> {
         self.limiter(&(self.shared.key)(head))

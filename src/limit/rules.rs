@@ -8,7 +8,7 @@ use crate::policy::Quota;
 impl LocalLimiter {
     /// Creates a paced window. It grants the whole quota, spread over the window: first the burst at once, then permits
     /// at even intervals. No window contains more permits than the limit. [`StackBuilder`](crate::stack::StackBuilder)
-    /// and the presets use a paced window if each limit is at most 10,000.
+    /// and the presets use a paced window if each limit is at most 10,000 requests.
     ///
     /// ```
     /// use std::time::Duration;

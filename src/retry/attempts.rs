@@ -47,6 +47,8 @@ pub(super) struct Attempts<B> {
     pub(super) resends: bool,
     pub(super) transient_delays: RemainingDelays,
     pub(super) throttled_delays: RemainingDelays,
+    /// Whether the last attempt repeats another one with another key.
+    pub(super) resent: bool,
     /// The credit that the last retry spent from the budget.
     pub(super) cost: Option<u32>,
     /// The error of the last attempt that called the inner service. `None` if that attempt ended in a response.
@@ -111,7 +113,7 @@ impl<B: Body + 'static> Attempts<B> {
         let cost = self.cost.take();
         // If a retry was not sent, its cost is returned to the budget. A resend with another key is an exception,
         // because it repeats a retry that the server has already received.
-        let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
+        let unsent = !called && cost.is_some() && !self.resent;
         budget.filter(|_| unsent || !failed).inspect(|budget| budget.succeeded(cost));
         let deadline = if failed { self.call.deadline() } else { None };
         let state = RetryState {
@@ -144,6 +146,7 @@ impl<B: Body + 'static> Attempts<B> {
         let is_only = decided.is_err() && broken.is_none() && number == 1;
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of), is_only);
         let retry = decided?;
+        self.resent = key_replaced;
         // Another task may have changed the body or the budget after the decision.
         let body = self.replay.body().ok_or(StopReason::NotReplayable)?;
         match (last_attempt, budget) {

@@ -71,15 +71,6 @@ impl AnyBackoff {
             }
         }
     }
-
-    /// Returns the longest delay before retry number `retry`, counted from 0. Returns `None` after the end of a custom
-    /// backoff.
-    pub(super) fn longest(&self, retry: u32) -> Option<Duration> {
-        match self {
-            Self::Exponential(backoff) => Some(backoff.ceiling(retry)),
-            Self::Custom(backoff) => backoff.delays().nth(retry as usize),
-        }
-    }
 }
 
 impl fmt::Debug for AnyBackoff {

@@ -103,7 +103,8 @@ impl Fields {
     fn layer(self) -> Result<RetryLayer, InvalidConfig> {
         let backoff = self.backoff.over(ExponentialBackoff::transient());
         let throttled = self.throttled_backoff.over(ExponentialBackoff::throttled());
-        let budget = self.budget.checked().map_err(|error| error.at("budget"))?;
+        let budget = policy::Budget::new().with_capacity(self.budget.capacity);
+        let budget = budget.map_err(|error| error.at("budget"))?;
         let mut layer = RetryLayer::new()
             .with_max_attempts(self.max_attempts)?
             .with_max_retry_after(self.max_retry_after.0)
@@ -139,9 +140,5 @@ impl Backoff {
 impl Budget {
     fn of(budget: Option<&policy::Budget>) -> Self {
         Self { enabled: budget.is_some(), capacity: budget.cloned().unwrap_or_default().capacity() }
-    }
-
-    fn checked(&self) -> Result<policy::Budget, InvalidConfig> {
-        policy::Budget::new().with_capacity(self.capacity)
     }
 }

@@ -87,9 +87,12 @@ impl RetryLayer {
     /// [custom backoff](Self::with_custom_backoff), all earlier retries of the call count as retries with that backoff.
     pub fn decide(&self, state: &RetryState) -> NextStep {
         let retries = state.attempts.saturating_sub(1);
-        let backoff = |reason| self.policy.backoff_after(reason).longest(retries);
-        let without_jitter = |own| Delay { own, spread: Duration::ZERO };
-        match retry::decide(state, |reason| backoff(reason).map(without_jitter)) {
+        let longest = |reason| {
+            let backoff = self.policy.backoff_after(reason);
+            let longest = backoff.next(&mut backoff.remaining(retries), retries, u64::MAX)?;
+            Some(Delay { spread: Duration::ZERO, ..longest })
+        };
+        match retry::decide(state, longest) {
             Ok(Retry { delay, reason, .. }) => NextStep::Retry { delay, reason },
             Err(Stop { reason, retry_after }) => NextStep::Stop { reason, retry_after },
         }
@@ -180,6 +183,8 @@ pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> Outcom
         Failed::Layer if error.is_timeout() => Outcome::Timeout,
         // An inner retry layer made several attempts, and the server may have processed one of them.
         _ if error.is_after_processing() => Outcome::Failed,
+        // The refusal may be that of the limiter from whose responses the body was read.
+        _ if error.is_refusal() && body_failed => Outcome::Failed,
         _ if error.is_refusal() => Outcome::Refused,
         // If the request's body failed, the error may concern the connection that the body was read from.
         Failed::Service(proof) if called && (body_failed || !proof.not_sent) => Outcome::Failed,

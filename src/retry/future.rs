@@ -108,6 +108,7 @@ where
                 transient_delays: delays(&policy.transient),
                 throttled_delays: delays(&policy.throttled),
                 policy,
+                resent: false,
                 cost: None,
                 failed: None,
                 maybe_processed: false,

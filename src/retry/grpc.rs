@@ -3,6 +3,7 @@ use crate::{
     call::RequestHead,
     policy::{
         RetryDecision,
+        feedback::Reading,
         grpc::{self, Code},
     },
 };
@@ -92,6 +93,9 @@ impl Default for Grpc {
 
 impl Classify for Grpc {
     fn classify(&self, _: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
+        if attempt.reading.is_some_and(Reading::is_permanent) {
+            return RetryDecision::NotRetryable;
+        }
         match attempt.outcome.status().zip(attempt.headers) {
             Some((status, headers)) => grpc::classify(status, headers, &self.codes),
             None => DefaultClassifier.decide(attempt),

@@ -207,7 +207,7 @@ impl RetryLayer {
     }
 
     /// Replaces the transient backoff with a custom backoff. When the custom backoff returns no further delay, the call
-    /// makes no further attempt.
+    /// makes no further attempt. The maximum number of attempts still applies: the default of 3 uses two delays.
     ///
     /// If the server requests a longer delay, the layer waits for that delay instead.
     pub fn with_custom_backoff(self, backoff: impl Backoff + 'static) -> Self {

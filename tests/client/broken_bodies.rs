@@ -3,7 +3,8 @@
 use std::io;
 
 use http::request::Parts;
-use tower::load_shed::error::Overloaded;
+use tokio::sync::Semaphore;
+use tower::{limit::ConcurrencyLimit, load_shed::error::Overloaded};
 use tower_outbound::{
     Body,
     body::ReplayBody,
@@ -14,6 +15,7 @@ use tower_outbound::{
     client::ResponseError,
     request_id::RequestId,
     retry::{AttemptResult, Budget, Classify, RetryDecision},
+    stack::OuterService,
 };
 
 use super::*;
@@ -198,13 +200,70 @@ async fn request_whose_body_is_not_in_memory_is_not_retried_after_its_body_broke
     let streamed =
         || Body::new(StreamBody::new(stream::iter([io::Result::Ok(Frame::data(Bytes::from("four")))])));
     let limited = quick_retry().with_replay_limit(3);
-    for (retry, body) in [(quick_retry(), streamed()), (limited, Body::from("four"))] {
+    for (retry, body, length) in [
+        (quick_retry(), streamed(), None),
+        (quick_retry(), streamed(), Some("4")),
+        (limited, Body::from("four"), None),
+    ] {
         let server = Break::Chunk.server(1).await;
         let client = preset(&server.url()).with_retry(retry).client().unwrap();
-        let error = within(client.put("/v1").body(body).fetch_text()).await.unwrap_err();
+        let put = client.put("/v1").body(body);
+        let put = if let Some(length) = length { put.header("content-length", length) } else { put };
+        let error = within(put.fetch_text()).await.unwrap_err();
         assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(NotReplayable)));
         assert_eq!(server.seen().len(), 1);
     }
+}
+
+/// Such a layer loses the call, so another run of the stack would be a new call.
+#[tokio::test(start_paused = true)]
+async fn broken_body_is_not_retried_behind_a_layer_that_drops_the_extensions() {
+    let fresh = layer_fn(|inner: OuterService| {
+        inner.map_request(|request: Request<Body>| {
+            let (head, body) = request.into_parts();
+            let mut fresh = Request::new(body);
+            (*fresh.method_mut(), *fresh.uri_mut(), *fresh.headers_mut()) =
+                (head.method, head.uri, head.headers);
+            fresh
+        })
+    });
+    let (client, received) = broken(&in_memory().with_outer_layer(fresh), 1, &[200]);
+    client.post("/v1").body("once").fetch_text().await.unwrap_err();
+    client.get("/v1").fetch_text().await.unwrap();
+    assert_eq!(received.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn broken_body_is_not_retried_after_a_redirect() {
+    let key = quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
+    for (status, preserve, retry) in
+        [(303, false, quick_retry()), (303, true, quick_retry()), (307, true, key)]
+    {
+        let layer = FollowRedirectLayer::new().preserve_extensions(preserve);
+        let builder = in_memory().with_retry(retry).with_outer_layer(layer);
+        let (client, received) = broken_with(&builder, 2, move |number| {
+            let head = http::Response::builder();
+            if number == 1 { head.status(status).header("location", "/new") } else { head }
+        });
+        let error = client.post("/old").fetch_text().await.unwrap_err();
+        assert_eq!(broken_body(&error).0, [OK]);
+        assert_eq!(received.lock().unwrap().len(), 2, "{status} {preserve}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_of_a_broken_body_waits_in_an_outer_layer_until_the_deadline_of_its_call() {
+    let second = Duration::from_secs(1);
+    let slots = Arc::new(Semaphore::new(1));
+    let (outer, inner) = (Arc::clone(&slots), in_memory().with_total_timeout(second * 5));
+    let layer =
+        layer_fn(move |inner: OuterService| ConcurrencyLimit::with_semaphore(inner, Arc::clone(&outer)));
+    let (client, _) = broken(&inner.with_outer_layer(layer), 1, &[200]);
+    let (start, response) = (Instant::now(), client.get("/v1").await.unwrap());
+    let busy = slots.acquire().await.unwrap();
+    let error = response.text().await.unwrap_err();
+    assert_eq!((start.elapsed(), error.is_timeout()), (second * 5, true));
+    drop(busy);
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
-use tower::{Layer, Service, ServiceExt, limit::GlobalConcurrencyLimitLayer, service_fn};
+use tower::{Layer, Service, ServiceExt, layer::layer_fn, limit::GlobalConcurrencyLimitLayer, service_fn};
 use tower_http::follow_redirect::FollowRedirectLayer;
 use tower_outbound::{
     ApiKey, BoxError, Client, Error, ErrorKind, ExponentialBackoff, Jitter, Quota, Report,

@@ -35,6 +35,21 @@ async fn absent_waiters_delay_those_behind_them_by_at_most_a_second() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_late_one_is_served_when_its_permits_are_due() {
+    let bucket = refilling(100, 1).with_initial_burst(0);
+    let (start, mut late) = (Instant::now(), queued(&bucket, &PermitRequest::new()));
+    // Its permit of 10 ms expires.
+    sleep(millis(50)).await;
+    drop(bucket.try_acquire().unwrap());
+    let next = tokio::spawn(bucket.acquire());
+    yield_now().await;
+    assert_pending!(late.poll());
+    let _permit = late.await.unwrap();
+    next.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), millis(70));
+}
+
 /// Runs in real time, because one of the runtimes is blocked.
 #[test]
 fn blocked_runtime_delays_the_calls_of_another_by_at_most_a_second() {
@@ -82,6 +97,21 @@ fn absent_waiter_is_skipped_after_its_runtime_has_ended() {
 }
 
 /// The task that checks the queue does not keep a dropped limiter alive, and ends after the last waiter has left.
+#[tokio::test(start_paused = true)]
+async fn no_task_remains_after_a_waiter_for_a_request_in_flight_was_dropped() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    for drops_limiter in [false, true] {
+        let limiter = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
+        let (kept, permit) = ((!drops_limiter).then(|| limiter.clone()), limiter.acquire().await.unwrap());
+        let waiting = absent(&limiter, 1);
+        sleep(millis(1)).await;
+        assert_eq!(metrics.num_alive_tasks(), 1);
+        drop((waiting, permit, limiter));
+        sleep(seconds(1)).await;
+        assert_eq!(metrics.num_alive_tasks(), 0, "{kept:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_task_remains_without_waiters() {
     let metrics = tokio::runtime::Handle::current().metrics();

@@ -182,14 +182,52 @@ async fn request_whose_permit_has_expired_stays_in_flight() {
     assert_eq!((limiter.snapshot().granted, limiter.snapshot().requests_in_flight), (3, Some(0)));
 }
 
+/// The request that is in flight waits in the queue of its part behind another one, which has its turn there, and waits
+/// for the end of the first in the queue of the account.
+#[tokio::test(start_paused = true)]
+async fn request_whose_permit_has_expired_goes_first_in_both_queues_of_a_joint_limiter() {
+    let slots = Arc::new(Semaphore::new(1));
+    let inner = ConcurrencyLimit::with_semaphore(tower::service_fn(respond), Arc::clone(&slots));
+    let parts = Keyed::new(|_| 0, |_: &u32| LocalLimiter::token_bucket(quota(2, 1_000, 1)));
+    let limiter = Joint::new(one_at_a_time(), parts);
+    let layer = RateLimitLayer::new(limiter.clone()).with_priority(|_| Priority::High);
+    let service = layer.layer(inner);
+    let busy = slots.acquire().await.unwrap();
+    let calls = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(to("/"))));
+    sleep(millis(1_500)).await;
+    drop(busy);
+    for call in calls {
+        drop(tokio::time::timeout(seconds(60), call).await.unwrap().unwrap().unwrap());
+    }
+    assert_eq!(limiter.account().snapshot().requests_in_flight, Some(0));
+}
+
+/// The second permit of the first request is due later than that of the second request, which waits for its end.
+#[tokio::test(start_paused = true)]
+async fn request_whose_permit_has_expired_is_served_when_its_permits_are_due() {
+    let slots = Arc::new(Semaphore::new(1));
+    let inner = ConcurrencyLimit::with_semaphore(tower::service_fn(respond), Arc::clone(&slots));
+    let limiter = LocalLimiter::token_bucket(quota(10, 10_000, 5)).with_max_in_flight(1).unwrap();
+    let layer = RateLimitLayer::new(limiter).with_priority(|_| Priority::High);
+    let cost = |head: RequestHead<'_>| if head.uri.path() == "/costly" { 5 } else { 1 };
+    let service = layer.with_cost(move |head| NonZeroU32::new(cost(head)).unwrap()).layer(inner);
+    let busy = slots.acquire().await.unwrap();
+    let calls = ["/costly", "/"].map(|path| tokio::spawn(service.clone().oneshot(to(path))));
+    sleep(seconds(3)).await;
+    drop(busy);
+    for call in calls {
+        drop(tokio::time::timeout(seconds(60), call).await.unwrap().unwrap().unwrap());
+    }
+}
+
 /// Such a response has no body, so nobody has to read it.
 #[tokio::test(start_paused = true)]
 async fn response_without_a_body_ends_its_request() {
-    for (status, field) in [(204, None), (304, None), (503, Some("0"))] {
-        let inner = ScriptedService::new([match field {
-            Some(length) => ScriptedResponse::status(status).with_header("content-length", length),
-            None => ScriptedResponse::status(status),
-        }]);
+    for (status, name, value) in
+        [(204, "x", ""), (304, "x", ""), (503, "content-length", "0"), (200, "grpc-status", "14")]
+    {
+        let response = ScriptedResponse::status(status).with_header(name, value);
+        let inner = ScriptedService::new([response]);
         let limiter = one_at_a_time().with_hold_after_cancel(seconds(60));
         let service = RateLimitLayer::new(limiter.clone()).layer(inner);
         let _unread = service

@@ -39,6 +39,20 @@ fn remaining(permits: u64, reset_after: u64) -> ScriptedResponse {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_refusal_names_the_quota_of_the_server() {
+    let limiter = LocalLimiter::without_quota();
+    let headers = HeaderMap::from_iter([
+        (HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from_static("0")),
+        (HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from_static("60")),
+    ]);
+    limiter.acquire().await.unwrap().complete(&ResponseInfo::new(StatusCode::OK, &headers));
+    for _ in 0..3 {
+        let refusal = limiter.try_acquire().unwrap_err();
+        assert_eq!(refusal.quota(), Some("x-ratelimit-remaining"), "{refusal}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn limiter_never_sends_more_requests_than_the_server_allows() {
     // The server has one window, and reports the remaining permits with every response. Requests and responses overtake
     // one another. The first requests are sent before any limit is known.

@@ -93,6 +93,28 @@ async fn retry_that_the_limiter_refuses_ends_the_call_and_spends_no_budget() {
     assert_eq!((report.attempts()[1].outcome, budget.left()), (Some(Outcome::Refused), 500));
 }
 
+/// The resend after the 401 costs nothing, so only the retry after the 503 has a cost.
+#[tokio::test(start_paused = true)]
+async fn retry_that_the_limiter_refuses_after_a_resend_spends_no_budget() {
+    let budget = Budget::new();
+    let inner = service_fn(|request: Request<ReplayBody<Content>>| {
+        let first = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
+        let mut response = Response::new(Content::default());
+        *response.status_mut() =
+            if first { StatusCode::UNAUTHORIZED } else { StatusCode::SERVICE_UNAVAILABLE };
+        first.then(|| response.extensions_mut().insert(KeyReplaced));
+        std::future::ready(Ok::<_, std::convert::Infallible>(response))
+    });
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_budget(budget.clone()))
+        .layer(limit_with_burst(2).with_max_wait(millis(1)))
+        .service(inner);
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    let outcomes: Vec<_> = error.report().unwrap().attempts().iter().map(|it| it.outcome.unwrap()).collect();
+    assert_eq!(outcomes.last(), Some(&Outcome::Refused));
+    assert_eq!((outcomes.len(), budget.left()), (3, 500));
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropped_retry_does_not_return_its_cost_to_the_budget() {
     // The limiter queues the retry, or grants its permit.

@@ -3,7 +3,7 @@
 use std::io;
 
 use http::HeaderName;
-use tower_outbound::{BoxError, retry::NextStep};
+use tower_outbound::{BoxError, limit::ServerSignal, retry::NextStep};
 
 use super::*;
 
@@ -126,6 +126,16 @@ async fn decision_without_a_call_equals_that_of_a_call() {
     ] {
         assert!(steps.contains(&step), "no case has {step:?}");
     }
+}
+
+#[test]
+fn permanent_grpc_error_is_not_retried() {
+    let layer = RetryLayer::new().with_classify(Grpc::new());
+    let mut response = respond(200, ("grpc-status", "8")).unwrap();
+    let decide = |response: &Response<_>| layer.decide(&layer.after_response(&request("GET", ""), response));
+    assert!(matches!(decide(&response), NextStep::Retry { reason: DelayReason::Throttled, .. }));
+    response.extensions_mut().insert(ServerSignal::throttled().with_permanent());
+    assert!(matches!(decide(&response), NextStep::Stop { reason: StopReason::NotRetryable, .. }));
 }
 
 #[test]

@@ -156,7 +156,8 @@ impl Core {
             None => {
                 let is_throttled = feedback.acceptance == Acceptance::Throttled;
                 if is_throttled && !states_end && self.server.pause.settings.throttled > 0 {
-                    is_changed = self.server.pause.throttle(grant.at, now);
+                    let is_longer = self.server.pause.throttle(grant.at, now);
+                    is_changed = self.server.slow_start_after_pause(is_longer);
                 }
                 // The quota already limits the rate, so other reports do not apply.
                 self.obeys_remaining || !is_accepted || !self.server.has_quota
@@ -199,6 +200,8 @@ impl Core {
             self.supply.quotas.leave(0, now);
         }
         Units::change(&mut self.units, quotas, self.supply.quotas.rule, now);
+        let is_stored = self.supply.source().is_some();
+        self.units.iter_mut().for_each(|units| units.is_stored = is_stored);
         self.limit_amounts();
         let delay = self.lateness.change(quotas);
         if delay > 0 {

@@ -2,7 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, queue::Head, slots::Waiter};
+use super::{
+    Core,
+    queue::Head,
+    slots::{Stage, Waiter},
+};
 use crate::policy::{Amounts, Totals};
 
 impl Core {
@@ -27,7 +31,7 @@ impl Core {
                         self.queue.skip(head.slot);
                         continue;
                     }
-                    None if self.has_permits(&head, now) => self.queue.offer(&head, now),
+                    None if self.has_permits(&head, now) => self.queue.settle(head.slot, Stage::Offered(now)),
                     _ => {}
                 }
                 if self.queue.offered_at(&head).is_some() {
@@ -56,7 +60,10 @@ impl Core {
     /// Returns whether the permits of the head are available.
     pub(super) fn has_permits(&mut self, head: &Head, now: u64) -> bool {
         let (cost, progress) = (head.waiter.cost, self.progress());
-        if self.is_full_for(head.waiter.is_in_flight) {
+        // As `take`: an ended limit of the server begins a slow start.
+        let is_limited =
+            self.server.any() && self.server.tidy(now) && self.server.earliest(now, cost.get().into()) > now;
+        if is_limited || self.is_full_for(head.waiter.is_in_flight) {
             return false;
         }
         if let Some(source) = self.supply.source() {

@@ -43,11 +43,13 @@ impl Core {
         !is_in_flight && self.is_full()
     }
 
-    /// Returns the waiter that is served next. While no further request may be in flight, those that already are go
-    /// first: they may hold a connection for which the others wait.
+    /// Returns the waiter that is served next. While no further request may be in flight, here or in the other limiter of
+    /// a [`Joint`](crate::limit::Joint), those that already are go first: the others wait for their ends, and may wait
+    /// for their connections.
     pub(super) fn head(&self) -> Option<Head> {
         let head = self.queue.head(self.supply.largest())?;
-        let in_flight = if self.is_full() { self.queue.head_in_flight() } else { None };
+        let is_full = self.is_full() || self.queue.has_joint;
+        let in_flight = if is_full { self.queue.head_in_flight() } else { None };
         in_flight.or(Some(head))
     }
 
@@ -63,9 +65,14 @@ impl Core {
         }
     }
 
-    /// Returns whether waiters are refused at their bounds even if nothing changes.
+    /// Returns whether waiters are refused at their bounds even if nothing changes, because a forecast may be unknown or
+    /// too early.
     fn watches_bounds(&self) -> bool {
-        self.in_flight.is_some() || self.units.is_some() || self.queue.has_joint
+        self.in_flight.is_some()
+            || self.units.is_some()
+            || self.queue.has_joint
+            || self.supply.learner().is_some()
+            || self.queue.costliest > 1
     }
 
     /// Checks the bounds of all waiters at this time or earlier.

@@ -36,10 +36,10 @@ impl Core {
 
     /// Returns whether a new request needs no wait.
     pub fn is_free(&mut self, ask: &Ask<'_>, now: u64) -> bool {
-        if self.rejects(ask, now).is_some() || !self.arrive(ask.cost, now) {
-            return false;
-        }
-        if self.is_full_for(ask.is_in_flight) {
+        if self.rejects(ask, now).is_some()
+            || !self.arrive(ask.cost, now)
+            || self.is_full_for(ask.is_in_flight)
+        {
             return false;
         }
         let (cost, progress) = (ask.cost.get(), self.progress());

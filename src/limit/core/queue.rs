@@ -151,11 +151,6 @@ impl Queue {
         self.slots.link(head.slot, GRANTED);
     }
 
-    /// Wakes a [late](Waiter::is_late) head, whose permits are available.
-    pub(super) fn offer(&mut self, head: &Head, now: u64) {
-        self.settle(head.slot, Stage::Offered(now));
-    }
-
     /// Returns when a late waiter was woken.
     pub(super) fn offered_at(&self, head: &Head) -> Option<u64> {
         match self.slots.get(head.slot)?.stage {
@@ -197,7 +192,8 @@ impl Queue {
         self.settle(slot, Stage::Refused(refusal));
     }
 
-    fn settle(&mut self, index: u32, stage: Stage) {
+    /// Wakes a waiter that was decided, or a [late](Waiter::is_late) one whose permits are available.
+    pub(super) fn settle(&mut self, index: u32, stage: Stage) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.stage = stage;
         }

@@ -33,7 +33,8 @@ impl Core {
 
     /// Returns whether the next wake-up may be earlier because of this new waiter.
     pub fn may_hurry(&self, ticket: Ticket) -> bool {
-        self.queue.bounded > 0 || self.queue.is_first(ticket) || self.queue.only_rank().is_none()
+        let is_behind = self.queue.bounded == 0 && self.queue.in_flight == 0 && !self.queue.is_first(ticket);
+        !is_behind || self.queue.only_rank().is_none()
     }
 
     /// Returns whether the limiter is in the state of a new limiter.

@@ -11,7 +11,7 @@ use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 pub(crate) struct Units {
     pub(super) quotas: Quotas,
     /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
-    is_stored: bool,
+    pub(super) is_stored: bool,
     pub(crate) reports: Vec<Reported>,
     /// The time of the last change of the quotas. Amounts that were taken before are not returned, because these quotas
     /// may not contain them.

@@ -6,7 +6,7 @@ use tokio::time::advance;
 use super::*;
 use crate::{
     limit::{Amounts, Limiter, PermitRequest, PermitSource, ResponseInfo, Snapshot},
-    policy::Quota,
+    policy::{Quota, Unit},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -72,4 +72,30 @@ async fn setter_keeps_the_source_of_permits() {
     assert_eq!(limiter.try_acquire().unwrap_err().wait(), Some(Duration::from_nanos(7)));
     let Snapshot { available, .. } = limiter.snapshot();
     assert_eq!(available, 0);
+}
+
+/// Such a limiter would otherwise hold back requests for which the store has room.
+#[tokio::test(start_paused = true)]
+async fn changed_quota_of_tokens_is_counted_by_the_store_alone() {
+    struct Always;
+    impl PermitSource for Always {
+        fn take(&mut self, _cost: NonZeroU32, _amounts: &Amounts, _now: u64) -> bool {
+            true
+        }
+        fn forecast(&self, start: u64, _total: u64, _costliest: u32) -> u64 {
+            start
+        }
+        fn available(&self, _now: u64) -> u32 {
+            u32::MAX
+        }
+    }
+    let tokens = |limit| Quota::per_minute(limit).unwrap().with_unit(Unit::Tokens).unwrap();
+    let limiter = LocalLimiter::from_source(Always, tokens(30_000));
+    limiter.set_quotas(tokens(40_000));
+    let request = PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, 10_000));
+    let start = crate::clock::now();
+    for _ in 0..3 {
+        limiter.acquire_with(&request).await.unwrap();
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }

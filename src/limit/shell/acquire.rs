@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use super::{Shared, driver};
+use super::{Shared, driver, waiting::Wakes};
 use crate::{
     error::{Refusal, polled_after_completion},
     limit::{
@@ -120,6 +120,9 @@ impl fmt::Debug for Acquire {
     }
 }
 
+/// How long a driver may remain after the last waiter has left the queue: 1 s in nanoseconds.
+const LINGER: u64 = 1_000_000_000;
+
 /// The outcome of a new request.
 enum Joined {
     Granted(u64),
@@ -157,7 +160,8 @@ impl Shared {
     /// Returns the outcome of a queued request. While it waits, stores its waker.
     fn status(self: &Arc<Self>, ticket: Ticket, waker: &Waker) -> Poll<Result<Grant, Refusal>> {
         self.watch(ticket, waker, |core, now| match core.status(ticket, now) {
-            Status::Granted(grant) => Some((Ok(grant), false)),
+            // The permits of a late waiter are taken now, so that the next one is due earlier than the driver knows.
+            Status::Granted(grant) => Some((Ok(grant), grant.at == grant.taken_at)),
             Status::Refused(refusal) => Some((Err(refusal), true)),
             Status::Waiting => None,
         })
@@ -198,10 +202,16 @@ impl Shared {
         let is_queued = state.core.cancel(ticket, now);
         // Another request may use the slot of an ended one.
         let waker = if is_queued { state.waiting().wakers.take(ticket) } else { None };
+        let mut wakes = Wakes::default();
         if state.core.is_unused() {
-            state.waiting().wakers.clear();
+            let waiting = state.waiting();
+            waiting.wakers.clear();
+            // Nobody waits, so a driver with a later timer ends now.
+            let soon = now.saturating_add(LINGER);
+            wakes.extend(waiting.timers.iter_mut().filter_map(|timer| timer.hurry(soon)));
         }
         self.unlock(guard, true);
         drop(waker);
+        wakes.wake();
     }
 }

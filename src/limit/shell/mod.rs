@@ -175,7 +175,10 @@ impl Shared {
 
     /// Unlocks after a refusal. If no request waits, the next ones are refused without the lock.
     fn unlock_refused(&self, mut guard: Guard<'_>, cost: NonZeroU32, refusal: &Refusal) {
-        let wait = refusal.wait().filter(|_| cost == NonZeroU32::MIN && refusal.reason() == Reason::MaxWait);
+        // The next refusals name no quota of the server.
+        let is_plain =
+            cost == NonZeroU32::MIN && refusal.reason() == Reason::MaxWait && refusal.quota().is_none();
+        let wait = refusal.wait().filter(|_| is_plain);
         if let (Some(state), Some(wait)) = (guard.as_deref_mut(), wait) {
             if state.core.refuses_all() {
                 return self.block.refuse_until(state.now.saturating_add(nanos(wait)));

@@ -12,8 +12,9 @@ use crate::{
 /// Setters of the quota and the limiter.
 impl StackBuilder {
     /// Sets the quota, such as 300 requests per minute. The builder creates a
-    /// [paced window](crate::limit::LocalLimiter::paced_window) for it. If the limit exceeds 10,000, the builder creates a
-    /// [token bucket](crate::limit::LocalLimiter::token_bucket) instead, whose memory does not grow with the limit.
+    /// [paced window](crate::limit::LocalLimiter::paced_window) for it. If the limit exceeds 10,000
+    /// requests, the builder creates a [token bucket](crate::limit::LocalLimiter::token_bucket) instead, whose memory does
+    /// not grow with the limit.
     ///
     /// ```
     /// use tower_outbound::{Client, Quota};
@@ -257,8 +258,8 @@ impl StackBuilder {
     /// | quota | limiter |
     /// |---|---|
     /// | none | [adaptive](crate::limit::LocalLimiter::adaptive) |
-    /// | each limit is at most 10,000 | [paced window](crate::limit::LocalLimiter::paced_window) |
-    /// | a limit is above 10,000 | [token bucket](crate::limit::LocalLimiter::token_bucket) |
+    /// | each limit is at most 10,000 requests, or of another unit | [paced window](crate::limit::LocalLimiter::paced_window) |
+    /// | a limit is above 10,000 requests | [token bucket](crate::limit::LocalLimiter::token_bucket) |
     ///
     /// ```
     /// use tower_outbound::{limit::LocalLimiter, preset};

@@ -22,7 +22,8 @@ pub fn service(base_url: &str, key: ApiKey) -> Result<StackBuilder, InvalidConfi
     Ok(service)
 }
 
-/// A token has about four bytes, and the response at most 1,000 tokens.
+/// A token has about four bytes, and the response at most 1,000 tokens. The caller sets `content-length`: see
+/// "Estimates".
 fn estimate(head: RequestHead<'_>) -> Amounts {
     let length = head.headers.get("content-length").and_then(|it| it.to_str().ok()?.parse().ok());
     Amounts::of(Unit::Tokens, length.unwrap_or(4_000) / 4 + 1_000)

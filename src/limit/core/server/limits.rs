@@ -156,7 +156,8 @@ impl ServerLimits {
         self.slow_start_after_pause(is_longer)
     }
 
-    fn slow_start_after_pause(&mut self, is_longer: bool) -> bool {
+    /// Lets the requests leave one by one after a pause, if it became longer.
+    pub(crate) fn slow_start_after_pause(&mut self, is_longer: bool) -> bool {
         if is_longer {
             self.begin_slow_start(self.pause.until, 1);
         }

@@ -22,7 +22,9 @@ impl Unconfirmed {
     }
 
     pub(crate) fn add(&mut self, permits: u64, now: u64) {
-        self.forget(now);
+        while self.entries.front().is_some_and(|(until, _)| *until <= now) {
+            self.entries.pop_front();
+        }
         match self.entries.back_mut() {
             Some((until, sum)) if now.saturating_add(TRANSIT) <= *until => {
                 *sum = sum.saturating_add(permits);
@@ -34,12 +36,6 @@ impl Unconfirmed {
     pub(crate) fn permits(&self, now: u64) -> u64 {
         let counted = self.entries.iter().filter(|(until, _)| *until > now);
         counted.fold(0, |sum, (_, permits)| sum.saturating_add(*permits))
-    }
-
-    fn forget(&mut self, now: u64) {
-        while self.entries.front().is_some_and(|(until, _)| *until <= now) {
-            self.entries.pop_front();
-        }
     }
 }
 

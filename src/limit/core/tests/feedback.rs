@@ -151,6 +151,29 @@ fn probing() -> (Core, Grant) {
 }
 
 #[test]
+fn waiter_behind_the_first_is_refused_at_its_bound_while_a_probe_is_in_flight() {
+    let (mut core, _) = probing();
+    core.queued(one(), SECOND);
+    let bounded = core.queued(one().within(SECOND, 700 * MS), SECOND);
+    let refused: Vec<_> = core.run(SECOND, 3 * SECOND).iter().map(|(at, it)| (at / MS, *it)).collect();
+    assert_eq!(refused, [(1_700, bounded)]);
+}
+
+/// The permits of a quota that ends begin a slow start, in which a request for two permits is not the first.
+#[test]
+fn joint_request_is_due_only_if_its_permits_can_be_taken() {
+    let mut core = core(BUCKET, &[]);
+    let grant = core.try_submit(one(), 0).unwrap();
+    core.finished(grant, End::Response(&accepted(remaining(1, 60)), 0), SECOND);
+    let ticket = core.join(&costing(2), true, SECOND).unwrap();
+    let now = 61 * SECOND;
+    core.advance(now);
+    let is_due = core.turn(ticket, now).unwrap();
+    assert_eq!(is_due, matches!(core.status(ticket, now), Status::Granted(_)));
+    assert_eq!(core.run(now, now + SECOND), [(now + 100 * MS, ticket)]);
+}
+
+#[test]
 fn accepted_probe_releases_the_waiters_in_a_slow_start() {
     let (mut core, probe) = probing();
     let waiters: Vec<_> = (0..3).map(|_| core.queued(one(), SECOND)).collect();

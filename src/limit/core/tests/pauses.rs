@@ -44,6 +44,16 @@ fn paused_for_ten_hours() -> [Core; 3] {
 }
 
 #[test]
+fn limiter_without_a_quota_starts_slowly_after_a_throttled_response_without_a_delay() {
+    let mut core = core(BUCKET, &[]);
+    let grant = core.try_submit(one(), 0).unwrap();
+    respond(&mut core, grant, &throttled(None, Vec::new()), 0);
+    (0..4).for_each(|_| _ = core.queued(one(), 0));
+    let at: Vec<_> = core.serve_until(0, 9 * SECOND).iter().map(|(at, _)| at / MS).collect();
+    assert_eq!(at, [1_000, 1_100, 1_150, 1_200]);
+}
+
+#[test]
 fn calls_fail_at_once_with_the_stated_delay_if_it_exceeds_the_longest_pause() {
     for mut core in paused_for_ten_hours() {
         assert_eq!(core.take_begun_pause(), Some(BegunPause { length: 10 * HOUR, probe_after: Some(HOUR) }));

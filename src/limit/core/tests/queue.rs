@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// One request fits into each window, but the forecast counts only permits.
+#[test]
+fn waiter_whose_forecast_was_too_early_is_refused_at_its_bound() {
+    let mut core = core(WINDOW, &[quota(10, 10_000, 1)]);
+    assert!(core.takes(costing(6), 0));
+    (0..19).for_each(|_| _ = core.queued(costing(6), 0));
+    let bounded = core.queued(costing(6).within(0, 125 * SECOND), 0);
+    let ended = core.run(0, 200 * SECOND).into_iter().find(|(_, ticket)| *ticket == bounded);
+    assert!(ended.is_some_and(|(at, _)| at <= 125 * SECOND + 10 * MS), "{ended:?}");
+}
+
 #[test]
 fn next_waiter_is_served_on_time_after_the_first_one_leaves() {
     let mut core = refilling(1, 3);
