@@ -261,7 +261,7 @@ async fn retry_of_a_broken_body_waits_in_an_outer_layer_until_the_deadline_of_it
     let (client, _) = broken(&inner.with_outer_layer(layer), 1, &[200]);
     let (start, response) = (Instant::now(), client.get("/v1").await.unwrap());
     let busy = slots.acquire().await.unwrap();
-    let error = response.text().await.unwrap_err();
+    let error = tokio::time::timeout(second * 60, response.text()).await.unwrap().unwrap_err();
     assert_eq!((start.elapsed(), error.is_timeout()), (second * 5, true));
     drop(busy);
 }
