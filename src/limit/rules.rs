@@ -66,7 +66,8 @@ impl LocalLimiter {
     /// The burst counts toward the quota, so permits refill more slowly than the quota allows. A quota of 100 per
     /// minute with a burst of 10 grants 10 permits at once, and then 90 every 61 s. The 61 s are the minute and the
     /// default margin of 1 s. [`Quota::refill_interval`] returns the time between two refilled permits. A [paced
-    /// window](Self::paced_window) grants the whole quota.
+    /// window](Self::paced_window) grants the whole quota. A quota of another [unit](crate::limit::Unit) than requests is
+    /// counted as in a paced window.
     ///
     /// # Notes
     ///

@@ -97,7 +97,9 @@ impl ServerSignal {
     }
 
     /// States that the server did not process the request, so a retry is safe for every method. This has no effect on a
-    /// response with a status below 400, because such a response reports that the server did process it.
+    /// response with a status below 400, because such a status reports that the server did process the request. If a
+    /// service rejects requests with a 200, as some GraphQL services do, declare the request
+    /// [idempotent](crate::retry#when-a-request-is-retried), or change the status in a layer below the stack.
     pub const fn with_not_processed(mut self) -> Self {
         self.not_processed = true;
         self
