@@ -56,6 +56,8 @@
 //! # Notes
 //!
 //! - A connection belongs to the runtime of the request that opened it, and ends with that runtime.
+//! - If an HTTP/2 server raises its limit of streams, waiting requests use the further streams only after another
+//!   request was sent or has ended, because hyper reports no change of the limit.
 //! - A `POST`, `PUT` or `PATCH` without a body is sent with `content-length: 0` (RFC 9110 §8.6).
 
 mod config;
