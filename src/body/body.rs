@@ -104,16 +104,17 @@ impl Body {
     /// Applies the idle timeout without a box, if there is one, to a body of a connection.
     fn idle(body: IdleBody<Self>) -> Self {
         match body.into_parts() {
-            (Some(body), None) => body,
-            (Some(body @ Self { kind: Kind::Full(_) }), _) => body,
+            (Some(body), None, _) => body,
+            (Some(body @ Self { kind: Kind::Full(_) }), ..) => body,
             #[cfg(feature = "hyper")]
-            (Some(Self { kind: Kind::Incoming(body) }), limit) if !body.has_limit() => {
-                Self { kind: Kind::Incoming(body.with_limit(limit)) }
+            (Some(Self { kind: Kind::Incoming(body) }), limit, call) if !body.has_limit() => {
+                Self { kind: Kind::Incoming(body.with_limit(limit).with_call(call)) }
             }
-            (Some(body), limit) => {
-                Self::boxed(IdleBody::new(body, limit).map_err(Into::into).boxed_unsync(), None)
+            (Some(body), limit, call) => {
+                let body = IdleBody::new(body, limit).with_call(call);
+                Self::boxed(body.map_err(Into::into).boxed_unsync(), None)
             }
-            (None, _) => Self::empty(),
+            (None, ..) => Self::empty(),
         }
     }
 

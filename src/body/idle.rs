@@ -10,7 +10,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 
-use crate::error::{BoxError, Error, ErrorKind, redact};
+use crate::{
+    call::CallContext,
+    error::{BoxError, Error, ErrorKind, redact},
+};
 
 // tower-http's `TimeoutBody` is not used, because it polls its timer before the body. A reader that is polled late then
 // loses a frame that has already arrived. `TimeoutBody` also hides the length and the end of the body, and its error
@@ -34,18 +37,25 @@ pin_project! {
         // Whether the timer is set for the reader's current wait. The timer of an earlier wait is kept, because
         // cancelling it at each frame costs more. At worst, that timer wakes the reader once too often.
         armed: bool,
+        // The call of the response, in which a stall is recorded.
+        call: Option<CallContext>,
     }
 }
 
 impl<B> IdleBody<B> {
     pub(crate) fn new(body: B, limit: Option<Duration>) -> Self {
-        Self { body: Some(body), limit, timer: None, armed: false }
+        Self { body: Some(body), limit, timer: None, armed: false, call: None }
+    }
+
+    pub(crate) fn with_call(self, call: Option<CallContext>) -> Self {
+        Self { call, ..self }
     }
 
     /// Replaces the body and keeps the limit.
     #[cfg(feature = "hyper")]
     pub(crate) fn map<C>(self, change: impl FnOnce(B) -> C) -> IdleBody<C> {
-        IdleBody { body: self.body.map(change), limit: self.limit, timer: self.timer, armed: self.armed }
+        let Self { body, limit, timer, armed, call } = self;
+        IdleBody { body: body.map(change), limit, timer, armed, call }
     }
 
     #[cfg(feature = "hyper")]
@@ -68,8 +78,8 @@ impl<B> IdleBody<B> {
         self.body.as_mut()
     }
 
-    pub(super) fn into_parts(self) -> (Option<B>, Option<Duration>) {
-        (self.body, self.limit)
+    pub(super) fn into_parts(self) -> (Option<B>, Option<Duration>, Option<CallContext>) {
+        (self.body, self.limit, self.call)
     }
 }
 
@@ -109,7 +119,10 @@ where
             ready!(timer.as_mut().poll(cx));
         }
         *this.timer = None;
-        this.body.set(None);
+        match this.call {
+            Some(call) => call.end_stalled(limit, || this.body.set(None)),
+            None => this.body.set(None),
+        }
         Poll::Ready(Some(Err(Error::new(ErrorKind::BodyTimeout, Some(limit), None).into())))
     }
 

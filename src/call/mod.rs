@@ -134,8 +134,7 @@ impl CallContext {
         self.0.shared.state().after_processing = true;
     }
 
-    /// Returns the call of a report, so that a client can retry it after the body of the response broke.
-    #[cfg(feature = "client")]
+    /// Returns the call of a report, for a failure of the response's body.
     pub(crate) fn reported_by(report: &Report) -> Self {
         Self(report.clone())
     }

@@ -19,7 +19,8 @@ use crate::{
 pub(super) struct Progress {
     watch: AtomicU8,
     phase: AtomicU64,
-    /// When an attempt last took a frame of the request's body, in nanoseconds after the start of the call.
+    /// When an attempt last took a frame of the request's body, or when a response body began to stall, in nanoseconds
+    /// after the start of the call.
     body: AtomicU64,
 }
 
@@ -98,6 +99,19 @@ impl CallContext {
     /// Records that a timeout ended the attempt. The transport can then retire the connection of the attempt.
     pub(crate) fn expire(&self) {
         self.progress().change(EXPIRED);
+    }
+
+    /// Calls `end`, which drops a response body that has stalled for `limit`. The transport can then retire the
+    /// connection of the body. [`body_progress`](Self::body_progress) returns the start of the stall.
+    pub(crate) fn end_stalled(&self, limit: Duration, end: impl FnOnce()) {
+        let Progress { watch, body, .. } = self.progress();
+        if watch.compare_exchange(IDLE, EXPIRED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // A later attempt is running.
+            return end();
+        }
+        body.store(nanos(self.started().elapsed().saturating_sub(limit)), Ordering::Relaxed);
+        end();
+        self.end_watch();
     }
 
     #[cfg(any(feature = "client", test))]

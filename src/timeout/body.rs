@@ -13,7 +13,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::expiry::checked_limit;
-use crate::{body::IdleBody, config::InvalidConfig, error::polled_after_completion};
+use crate::{
+    body::IdleBody,
+    call::{CallContext, Report},
+    config::InvalidConfig,
+    error::polled_after_completion,
+};
 
 /// Ends a response body with an error if the body stalls. [`Error::is_timeout`](crate::Error::is_timeout) returns
 /// `true` for this error.
@@ -129,6 +134,10 @@ where
         let Some(future) = this.future.as_mut().as_pin_mut() else { polled_after_completion() };
         let result = ready!(future.poll(cx));
         this.future.set(None);
-        Poll::Ready(result.map(|response| response.map(|body| IdleBody::new(body, *this.limit))))
+        Poll::Ready(result.map(|response| {
+            let report = this.limit.and_then(|_| Report::from_response(&response));
+            let call = report.map(CallContext::reported_by);
+            response.map(|body| IdleBody::new(body, *this.limit).with_call(call))
+        }))
     }
 }

@@ -177,7 +177,7 @@ impl<B: RequestBody> Lease<B> {
         });
     }
 
-    /// Keeps further requests from a connection on which an attempt timed out. The path may drop all packets.
+    /// Keeps further requests from a connection on which an attempt or a body timed out. The path may drop all packets.
     fn suspect(&self, connection: &Http2<B>, since: Instant) {
         let middle = since + clock::now().saturating_duration_since(since) / 2;
         if !connection.has_response_since(middle) {
@@ -185,8 +185,9 @@ impl<B: RequestBody> Lease<B> {
         }
     }
 
-    fn has_expired(&self) -> bool {
-        self.call.as_ref().is_some_and(CallContext::is_expired)
+    /// Returns the call if a timeout ends the attempt, or the body of its response.
+    fn expired_call(&self) -> Option<&CallContext> {
+        self.call.as_ref().filter(|call| call.is_expired())
     }
 }
 
@@ -198,7 +199,10 @@ impl<B: RequestBody> crate::body::Lease for Lease<B> {
 
 impl<B: RequestBody> Drop for Lease<B> {
     fn drop(&mut self) {
-        let waited = self.waiting_since.filter(|_| self.has_expired());
+        let waited = self.expired_call().and_then(|call| match self.is_open {
+            true => Some(call.body_progress()),
+            false => self.waiting_since,
+        });
         match self.connection.take() {
             Some(Connection::Http1(connection)) => {
                 if let Some(since) = waited {

@@ -40,11 +40,13 @@
 //!
 //! # Dead connections
 //!
-//! A path that drops all packets shows no error. The transport notices it in four ways:
+//! A path that drops all packets shows no error. The transport notices it in five ways:
 //!
 //! - An attempt timeout removes its HTTP/2 connection from the pool, unless the connection has delivered another
 //!   response since the middle of the attempt. Over HTTP/1.1, it removes all connections that have been idle since the
 //!   request was sent. The next attempt therefore opens a new connection.
+//! - The idle timeout of a response body does the same, counted from the start of the stall, if its
+//!   [layer](crate::timeout::BodyIdleTimeoutLayer) is above the request id layer.
 //! - HTTP/2 pings close a connection whose server does not respond to a ping.
 //! - TCP keep-alive probes close a connection whose host does not respond.
 //! - The idle timeout closes connections before common servers close them.
@@ -54,6 +56,8 @@
 //! # Notes
 //!
 //! - A connection belongs to the runtime of the request that opened it, and ends with that runtime.
+//! - If an HTTP/2 server raises its limit of streams, waiting requests use the further streams only after another
+//!   request was sent or has ended, because hyper reports no change of the limit.
 //! - A `POST`, `PUT` or `PATCH` without a body is sent with `content-length: 0` (RFC 9110 §8.6).
 
 mod config;

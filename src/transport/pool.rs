@@ -67,8 +67,7 @@ impl<B: RequestBody> Host<B> {
     }
 
     pub(super) fn is_unused(&self) -> bool {
-        let state = self.lock();
-        state.connections == 0 && state.waiters.is_empty()
+        self.lock().connections == 0
     }
 
     /// Takes a connection or a stream. If none is free, the request waits behind all earlier requests.

@@ -43,9 +43,9 @@ pin_project! {
 pin_project! {
     #[project = StageProj]
     enum Stage<B: RequestBody, F> {
-        Finding { request: Option<Request<B>> },
+        Finding { request: Option<Request<B>>, is_returned: bool },
         Waiting { request: Option<Request<B>>, waiting: Waiting<B> },
-        // The request has waited for the connection, and its permit may have expired.
+        // The request has waited for this connection, or in a connection that returned it. Its permit may have expired.
         Renewing { request: Option<Request<B>>, lease: Option<Lease<B>> },
         Sent { #[pin] response: F, lease: Option<Lease<B>> },
     }
@@ -58,7 +58,7 @@ where
 {
     pub(super) fn new(host: Result<Arc<Host<B>>, Error>, request: Request<B>, send: S) -> Self {
         let call = request.extensions().get::<CallContext>().cloned();
-        let stage = Stage::Finding { request: Some(request) };
+        let stage = Stage::Finding { request: Some(request), is_returned: false };
         let host = host.map_err(Some);
         Self { host, call, send, returned_by_new: false, stage }
     }
@@ -82,10 +82,18 @@ where
         loop {
             // A connection for the request, and the time.
             let (mut request, mut lease, now) = match this.stage.as_mut().project() {
-                StageProj::Finding { request } => {
+                StageProj::Finding { request, is_returned } => {
                     let now = clock::now();
                     match host.find(now, call) {
-                        Lookup::Found(connection) => (take_once(request), Lease::new(host, connection), now),
+                        Lookup::Found(connection) => {
+                            let lease = Lease::new(host, connection);
+                            if *is_returned {
+                                let (request, lease) = (request.take(), Some(lease));
+                                this.stage.set(Stage::Renewing { request, lease });
+                                continue;
+                            }
+                            (take_once(request), lease, now)
+                        }
                         Lookup::Wait(granted) => {
                             let (request, waiting) = (request.take(), Waiting::new(host, granted, now));
                             this.stage.set(Stage::Waiting { request, waiting });
@@ -134,8 +142,10 @@ where
                     if let Some(call) = call {
                         call.returned();
                     }
-                    this.stage.set(Stage::Finding { request: Some(returned) });
-                    continue;
+                    this.stage.set(Stage::Finding { request: Some(returned), is_returned: true });
+                    // The rate limit layer watches only a request that it has seen unsent and pending.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
             };
             if let Err(error) = host.target.write_head(&mut request, lease.is_http2()) {

@@ -91,7 +91,6 @@ async fn client_returns_a_redirect_without_following_it() {
 #[tokio::test]
 async fn stalled_body_returns_an_error_after_the_idle_timeout() {
     for (wire, transport) in versions() {
-        let http2 = matches!(wire, Wire::Http2);
         let server = Server::start(wire, |number, _| async move {
             Some(if number == 1 { stalled(200) } else { reply(200, "fine") })
         })
@@ -111,8 +110,8 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
         assert_eq!(error.to_string(), "response body stalled for 1s");
 
         assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
-        // Abandoning a response closes the connection in HTTP/1, but only resets the stream in HTTP/2.
-        assert_eq!(server.connections(), if http2 { 1 } else { 2 });
+        // The connection delivered no other response meanwhile, so its path may drop all packets.
+        assert_eq!(server.connections(), 2);
     }
 }
 

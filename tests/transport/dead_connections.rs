@@ -90,6 +90,58 @@ async fn ping_closes_a_silent_http2_connection_while_it_is_idle() {
     assert_eq!((attempts(&response), path.opened()), (1, 2));
 }
 
+/// Starts a server whose responses to `/stalls` have a body that stalls after its first chunk.
+async fn stalling_server(settings: Settings) -> Server {
+    Server::raw(settings, |_, request| async move {
+        if request.uri().path() == "/stalls" { server::stalled(200) } else { reply(200, "ok") }
+    })
+    .await
+}
+
+async fn assert_stalls(response: Response) {
+    let error = response.into_body().bytes_up_to(1024).await.unwrap_err();
+    let error: &Error = error.downcast_ref().unwrap();
+    assert_eq!(error.kind(), ErrorKind::BodyTimeout, "{error:?}");
+}
+
+/// Over HTTP/1.1, the second connection is idle when the body stalls.
+#[tokio::test]
+async fn requests_leave_the_silent_connections_after_a_body_stalled() {
+    for ((settings, transport), connections) in super::versions().into_iter().zip([2, 1]) {
+        let server = stalling_server(settings).await;
+        let path = Forwarder::start(server.address()).await;
+        let builder = builder(&path.url()).with_attempt_timeout(ATTEMPT_TIMEOUT);
+        let client = builder.with_body_idle_timeout(millis(300)).client_with_transport(transport).unwrap();
+        let response = within(client.get("/stalls")).await.unwrap();
+        assert_eq!(within(text(client.get("/"))).await, "ok");
+        assert_eq!(path.opened(), connections);
+        path.silence();
+        within(assert_stalls(response)).await;
+        let response = within(client.post("/").body("{}")).await.unwrap();
+        assert_eq!((attempts(&response), path.opened()), (1, connections + 1));
+    }
+}
+
+#[tokio::test]
+async fn http2_connection_with_a_stalled_body_stays_in_use_if_it_delivers_other_responses() {
+    let server = stalling_server(Settings::http2()).await;
+    let builder = builder(&server.url()).with_body_idle_timeout(millis(300));
+    let client = builder.client_with_transport(http2()).unwrap();
+    let response = within(client.get("/stalls")).await.unwrap();
+    let others = async {
+        loop {
+            assert_eq!(text(client.get("/")).await, "ok");
+            tokio::time::sleep(millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = within(assert_stalls(response)) => {}
+        () = others => {}
+    }
+    assert_eq!(within(text(client.get("/"))).await, "ok");
+    assert_eq!(server.connections(), 1);
+}
+
 /// Each request to `/slow` times out. Requests to `/fast` show meanwhile that the connection works.
 #[tokio::test]
 async fn slow_endpoint_opens_at_most_the_maximum_of_connections() {

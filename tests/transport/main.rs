@@ -17,6 +17,7 @@ mod proxy_and_certificates;
 mod proxy_failures;
 #[cfg(feature = "proxy")]
 mod proxy_program;
+mod returned_requests;
 mod runtimes;
 mod service;
 mod streams;
