@@ -129,7 +129,8 @@ impl fmt::Display for Refusal {
                  (Quota::with_burst, in a file `burst`), a bucket's capacity or a sliding window's limit"
             );
         }
-        match (self.wait, self.delay.as_deref()) {
+        // A wait of zero means that there was no forecast.
+        match (self.wait.filter(|wait| !wait.is_zero()), self.delay.as_deref()) {
             (_, Some(Delay::InFlight(max))) => write!(f, " (requests in flight: {max} of {max})"),
             (None, _) => Ok(()),
             (Some(wait), Some(Delay::Unit(unit))) => write!(f, " (required wait: {wait:?}, quota of {unit})"),
