@@ -42,6 +42,7 @@ use crate::{
 /// - A request waits until the key source of each member has a valid key or has failed. Once a key source has failed,
 ///   its member gets no further request until the source has a key, unless the key sources of all members have failed.
 ///   A request that was assigned to the member before returns an error.
+/// - A member whose fixed key is rejected with a 401 still gets requests, and returns the 401.
 ///
 /// # Choice
 ///
