@@ -95,7 +95,6 @@ pub(super) struct Rare {
 impl Shared {
     /// Creates the state of a call that starts now.
     pub(super) fn new(identity: Option<Identity>) -> Self {
-        let state = Mutex::new(State { identity, ..State::default() });
         Self {
             started: clock::now(),
             earliest_deadline: EarliestDeadline::default(),
@@ -104,7 +103,7 @@ impl Shared {
             body_progress: AtomicU64::default(),
             has_info_spans: AtomicBool::new(false),
             has_succeeded: AtomicBool::new(false),
-            state,
+            state: Mutex::new(State { identity, ..State::default() }),
         }
     }
 
