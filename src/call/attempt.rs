@@ -51,7 +51,6 @@ pub struct ConnectTimes {
 /// Stores an [`AttemptReport`] in fewer bytes. Most calls never create the report.
 #[derive(Default)]
 pub(super) struct Attempt {
-    number: u32,
     pub(super) started: OptionalDuration,
     pub(super) waited: OptionalDuration,
     pub(super) connection_wait: OptionalDuration,
@@ -68,9 +67,9 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    pub(super) fn report(&self) -> AttemptReport {
+    fn report(&self, number: u32) -> AttemptReport {
         AttemptReport {
-            number: self.number,
+            number,
             started: self.started.get().unwrap_or_default(),
             waited: self.waited.get().unwrap_or_default(),
             connection_wait: self.connection_wait.get().unwrap_or_default(),
@@ -134,14 +133,22 @@ pub(super) struct Attempts {
 
 impl Attempts {
     pub(super) fn start(&mut self, started: OptionalDuration) {
-        let number = self.number().saturating_add(1);
-        let attempt = Attempt { number, started, ..Attempt::default() };
+        let attempt = Attempt { started, ..Attempt::default() };
         self.earlier.extend(self.last.replace(attempt));
     }
 
     /// Returns the number of the latest attempt, or 0 before the first.
     pub(super) fn number(&self) -> u32 {
-        self.last.as_ref().map_or(0, |last| last.number)
+        let earlier = u32::try_from(self.earlier.len()).unwrap_or(u32::MAX);
+        self.last.as_ref().map_or(0, |_| earlier.saturating_add(1))
+    }
+
+    pub(super) fn reports(&self) -> Vec<AttemptReport> {
+        self.iter().zip(1..).map(|(attempt, number)| attempt.report(number)).collect()
+    }
+
+    pub(super) fn last_report(&self) -> Option<AttemptReport> {
+        Some(self.last.as_ref()?.report(self.number()))
     }
 
     /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it

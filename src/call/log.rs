@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use http::HeaderValue;
 
-use super::{AttemptReport, CallContext, attempt::Attempt};
+use super::{AttemptReport, CallContext};
 
 impl CallContext {
     /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
@@ -29,7 +29,7 @@ impl CallContext {
     /// Returns the attempt that the event of the call shows.
     pub(crate) fn deferred_attempt(&self) -> Option<AttemptReport> {
         let state = self.0.shared.state();
-        state.attempts.last.as_ref().filter(|_| state.deferred).map(Attempt::report)
+        if state.deferred { state.attempts.last_report() } else { None }
     }
 
     /// Raises the spans of the call's attempts to INFO.

@@ -227,7 +227,7 @@ impl CallContext {
             // The layers of another stack may make this attempt.
             rare.member.iter_mut().for_each(|member| member.alternative = None);
         }
-        self.0.shared.progress.reset();
+        self.0.shared.reset_phase();
         state.attempts.start(started);
         Ok(())
     }

@@ -1,28 +1,15 @@
 //! The phase of an attempt in the transport, and the progress of the request's body.
+//!
+//! The attempt timeout watches one attempt at a time. If several attempts of the call run at once, as with hedging, the
+//! phase of all later attempts is unknown.
 
-use std::{
-    sync::atomic::{AtomicU8, AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use super::CallContext;
+use super::{CallContext, shared::Shared};
 use crate::{
     clock::{self, Instant},
     policy::nanos,
 };
-
-/// The transport's progress with the running attempt, in three atomics that are read without a lock.
-///
-/// The attempt timeout watches one attempt at a time. If several attempts of the call run at once, as with hedging, the
-/// phase of all later attempts is unknown.
-#[derive(Default)]
-pub(super) struct Progress {
-    watch: AtomicU8,
-    phase: AtomicU64,
-    /// When an attempt last took a frame of the request's body, or when a response body began to stall, in nanoseconds
-    /// after the start of the call.
-    body: AtomicU64,
-}
 
 /// The phase of an attempt below the attempt timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,29 +40,25 @@ const CONNECTING: u64 = 1;
 const WAITING: u64 = 2;
 const SENT: u64 = 3;
 
-impl Progress {
+impl Shared {
     /// Forgets the phase of the attempt before, because the next attempt may end before it is watched.
-    pub(super) fn reset(&self) {
+    pub(super) fn reset_phase(&self) {
         if self.watch.load(Ordering::Acquire) == IDLE {
             self.phase.store(UNKNOWN, Ordering::Release);
         }
     }
 
     /// Changes the state of the watched attempt. Does nothing if no attempt or several attempts are watched.
-    fn change(&self, next: u8) {
+    fn change_watch(&self, next: u8) {
         let change = |watch| (watch != SEVERAL && watch != IDLE).then_some(next);
         let _ = self.watch.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 }
 
 impl CallContext {
-    fn progress(&self) -> &Progress {
-        &self.0.shared.progress
-    }
-
     /// Begins to watch the phase of an attempt.
     pub(crate) fn begin_watch(&self) {
-        let Progress { watch, phase, .. } = self.progress();
+        let Shared { watch, phase, .. } = &*self.0.shared;
         match watch.compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => phase.store(UNKNOWN, Ordering::Release),
             Err(_) => watch.store(SEVERAL, Ordering::Release),
@@ -84,39 +67,39 @@ impl CallContext {
 
     /// Ends the watch. The phase can still be read.
     pub(crate) fn end_watch(&self) {
-        self.progress().change(IDLE);
+        self.0.shared.change_watch(IDLE);
     }
 
     /// Records that the attempt timeout has set a timer, which ends at the deadline at the latest.
     pub(crate) fn set_timed(&self) {
-        self.progress().change(TIMED);
+        self.0.shared.change_watch(TIMED);
     }
 
     pub(crate) fn is_timed(&self) -> bool {
-        self.progress().watch.load(Ordering::Acquire) == TIMED
+        self.0.shared.watch.load(Ordering::Acquire) == TIMED
     }
 
     /// Records that a timeout ended the attempt. The transport can then retire the connection of the attempt.
     pub(crate) fn expire(&self) {
-        self.progress().change(EXPIRED);
+        self.0.shared.change_watch(EXPIRED);
     }
 
     /// Calls `end`, which drops a response body that has stalled for `limit`. The transport can then retire the
     /// connection of the body. [`body_progress`](Self::body_progress) returns the start of the stall.
     pub(crate) fn end_stalled(&self, limit: Duration, end: impl FnOnce()) {
-        let Progress { watch, body, .. } = self.progress();
+        let Shared { watch, body_progress, .. } = &*self.0.shared;
         if watch.compare_exchange(IDLE, EXPIRED, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // A later attempt is running.
             return end();
         }
-        body.store(nanos(self.started().elapsed().saturating_sub(limit)), Ordering::Relaxed);
+        body_progress.store(nanos(self.started().elapsed().saturating_sub(limit)), Ordering::Relaxed);
         end();
         self.end_watch();
     }
 
     #[cfg(any(feature = "client", test))]
     pub(crate) fn is_expired(&self) -> bool {
-        self.progress().watch.load(Ordering::Acquire) == EXPIRED
+        self.0.shared.watch.load(Ordering::Acquire) == EXPIRED
     }
 
     /// Returns whether the latest attempt waits for a connection or a stream, so that its request was not sent.
@@ -126,7 +109,7 @@ impl CallContext {
 
     /// Returns the phase of the latest attempt.
     pub(crate) fn phase(&self) -> Phase {
-        let Progress { watch, phase, .. } = self.progress();
+        let Shared { watch, phase, .. } = &*self.0.shared;
         // Reads the phase first: if another attempt has changed it, `watch` is already `SEVERAL`.
         let phase = phase.load(Ordering::Acquire);
         match phase {
@@ -148,7 +131,7 @@ impl CallContext {
             Phase::Sent(since_start) => nanos(since_start).saturating_add(SENT),
         };
         let change = |phase| (phase < SENT).then_some(next);
-        let _ = self.progress().phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        let _ = self.0.shared.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
     /// Records that the request was handed to a connection.
@@ -160,17 +143,18 @@ impl CallContext {
     /// Records that the connection has returned the request without beginning to send it.
     #[cfg(feature = "client")]
     pub(crate) fn returned(&self) {
-        self.progress().phase.store(WAITING, Ordering::Release);
+        self.0.shared.phase.store(WAITING, Ordering::Release);
     }
 
     /// Records that an attempt took a frame of the request's body, or reached its end.
     pub(crate) fn body_advanced(&self) {
-        self.progress().body.store(nanos(self.started().elapsed()), Ordering::Relaxed);
+        self.0.shared.body_progress.store(nanos(self.started().elapsed()), Ordering::Relaxed);
     }
 
     /// Returns the last progress of the request's body, or the start of the call if no attempt has read the body.
     pub(crate) fn body_progress(&self) -> Instant {
-        clock::after(self.started(), Duration::from_nanos(self.progress().body.load(Ordering::Relaxed)))
+        let since_start = self.0.shared.body_progress.load(Ordering::Relaxed);
+        clock::after(self.started(), Duration::from_nanos(since_start))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 
 use http::{Extensions, HeaderValue, Response};
 
-use super::{AttemptReport, DeadlineSetting, StopReason, attempt::Attempt, shared::Shared, timeline::short};
+use super::{AttemptReport, DeadlineSetting, StopReason, shared::Shared, timeline::short};
 #[cfg(feature = "client")]
 use crate::clock::Instant;
 
@@ -101,12 +101,12 @@ impl Report {
 
     /// Returns the attempts in order. The list is empty without a retry layer.
     pub fn attempts(&self) -> Vec<AttemptReport> {
-        self.shared.state().attempts.iter().map(Attempt::report).collect()
+        self.shared.state().attempts.reports()
     }
 
     /// Returns the last attempt.
     pub(crate) fn last_attempt(&self) -> Option<AttemptReport> {
-        self.shared.state().attempts.last.as_ref().map(Attempt::report)
+        self.shared.state().attempts.last_report()
     }
 
     /// Returns the number of attempts, which is 0 without a retry layer.

@@ -1,7 +1,10 @@
 //! The state of a call, which its layers and its report share.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -11,7 +14,6 @@ use super::{
     DeadlineSetting, Member, StopReason,
     attempt::{Attempts, OptionalDuration},
     deadline::EarliestDeadline,
-    progress::Progress,
     renewal::Renewal,
     server_id::{self, SentKeys},
 };
@@ -20,7 +22,13 @@ use crate::clock::{self, Instant};
 pub(super) struct Shared {
     pub(super) started: Instant,
     pub(super) earliest_deadline: EarliestDeadline,
-    pub(super) progress: Progress,
+    /// How the attempt timeout watches the running attempt.
+    pub(super) watch: AtomicU8,
+    /// The transport's progress with the running attempt.
+    pub(super) phase: AtomicU64,
+    /// When an attempt last took a frame of the request's body, or when a response body began to stall, in nanoseconds
+    /// after the start of the call.
+    pub(super) body_progress: AtomicU64,
     /// Whether the spans of the attempts have the level INFO.
     pub(super) has_info_spans: AtomicBool,
     /// Whether the call ended with `StopReason::Success`.
@@ -88,14 +96,15 @@ pub(super) struct Rare {
 impl Shared {
     /// Creates the state of a call that starts now.
     pub(super) fn new(identity: Option<Identity>) -> Self {
-        let state = Mutex::new(State { identity, ..State::default() });
         Self {
             started: clock::now(),
             earliest_deadline: EarliestDeadline::default(),
-            progress: Progress::default(),
+            watch: AtomicU8::default(),
+            phase: AtomicU64::default(),
+            body_progress: AtomicU64::default(),
             has_info_spans: AtomicBool::new(false),
             has_succeeded: AtomicBool::new(false),
-            state,
+            state: Mutex::new(State { identity, ..State::default() }),
         }
     }
 

@@ -60,8 +60,7 @@ use crate::{
 #[must_use = "a request is sent by `.await` or `send`"]
 pub struct RequestBuilder {
     client: Client,
-    /// Boxed, because each setter moves the builder.
-    request: Result<Box<Request<Body>>, Error>,
+    request: Result<Request<Body>, Error>,
     pub(super) timeout: Option<Duration>,
     is_idempotent: bool,
 }
@@ -69,7 +68,7 @@ pub struct RequestBuilder {
 impl RequestBuilder {
     pub(super) fn new(client: &Client, method: Method, path: &str) -> Self {
         let request = client.inner.base_url.join(path).map(|uri| {
-            let mut request = Box::new(Request::new(Body::empty()));
+            let mut request = Request::new(Body::empty());
             *request.uri_mut() = uri;
             *request.method_mut() = method;
             request
@@ -225,7 +224,7 @@ impl RequestBuilder {
                 (clock::after(clock::now(), limit), DeadlineSetting::RequestTimeout);
             request.extensions_mut().insert(timeout);
         }
-        ResponseFuture::new(self.client, request.map(|request| *request))
+        ResponseFuture::new(self.client, request)
     }
 
     /// Sends the request, and returns the body of a 2xx response as text.
