@@ -22,7 +22,7 @@
 //!
 //! These tables list all spans and events of this crate, which uses `tracing`. A test compares them with the code. A
 //! field without a value is omitted. Queries, user info and bodies are never logged. Of the header values, only the two
-//! ids are logged.
+//! ids and the name of a server's quota are logged.
 //!
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
@@ -127,6 +127,7 @@
 //! | `url.full` | without user info and query; only if the request's URI is absolute |
 //! | `error` | the failure, without its cause, which may contain a secret |
 //! | `suppressed` | the number of refusals since the last WARN event, which had only DEBUG events; only from 1 |
+//! | `quota` | the name of the server's quota that is empty, from its header; redacted if it may contain the key |
 //! | `kept` | whether the earlier key stays in use |
 //! | `state` | a shared limiter's store: `fallback` or `refusing` |
 //!

@@ -34,19 +34,19 @@ use crate::{
 ///     retry::{AttemptResult, Classify, DefaultClassifier, RetryDecision, RetryLayer},
 /// };
 ///
-/// /// Some services throttle with a 403.
-/// struct Throttles403;
+/// /// A service that reports a deadlock with a 409.
+/// struct Deadlocks;
 ///
-/// impl Classify for Throttles403 {
+/// impl Classify for Deadlocks {
 ///     fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
-///         match (attempt.status(), attempt.header("x-ratelimit-remaining")) {
-///             (Some(StatusCode::FORBIDDEN), Some(left)) if left == "0" => RetryDecision::Throttled,
+///         match (attempt.status(), attempt.header("x-error")) {
+///             (Some(StatusCode::CONFLICT), Some(error)) if error == "deadlock" => RetryDecision::Transient,
 ///             _ => DefaultClassifier.classify(request, attempt),
 ///         }
 ///     }
 /// }
 ///
-/// let layer = RetryLayer::new().with_classify(Throttles403);
+/// let layer = RetryLayer::new().with_classify(Deadlocks);
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not classify attempts",

@@ -158,8 +158,9 @@
 //! - The server requests a delay with `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After`, in any form
 //!   that the [guide](crate::guide::services#delays-and-resets) lists, `grpc-retry-pushback-ms` or gRPC's `RetryInfo`. If
 //!   a throttled response has none of these, a quota without remaining permits requests a delay until its reset.
-//! - A requested delay is never shortened, and the longest of several values is used. A date
-//!   is compared to the response's own `Date` header, because the clocks of server and client differ.
+//! - A requested delay is never shortened. The first valid header in the order above counts, and the longest of its
+//!   values. gRPC's delay counts if it is longer. A date is compared to the response's own `Date` header, because the
+//!   clocks of server and client differ.
 //! - Jitter lengthens a requested delay, but never shortens it.
 //! - The call immediately returns the response if the requested delay is longer than
 //!   [`max_retry_after`](RetryLayer::with_max_retry_after).

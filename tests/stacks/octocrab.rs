@@ -10,6 +10,8 @@ use tower_outbound::{
 
 /// The octocrab program that the crate's guide shows.
 mod program {
+    use std::time::Duration;
+
     use http::Uri;
     use hyper_util::{
         client::legacy::{Client, connect::Connect},
@@ -22,6 +24,7 @@ mod program {
         limit::{LocalLimiter, RateLimitLayer},
         request_id::RequestIdLayer,
         retry::RetryLayer,
+        timeout::TotalTimeoutLayer,
     };
 
     pub fn github<C>(connector: C) -> Result<Octocrab, BoxError>
@@ -29,6 +32,7 @@ mod program {
         C: Connect + Clone + Send + Sync + 'static,
     {
         let stack = ServiceBuilder::new()
+            .layer(TotalTimeoutLayer::new(Duration::from_secs(60))?)
             .layer(RetryLayer::new())
             .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(80)?)))
             .service(Client::builder(TokioExecutor::new()).build(connector));

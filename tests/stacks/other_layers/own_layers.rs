@@ -57,7 +57,7 @@ async fn request_id_inside_retry_gives_each_attempt_another_id() {
 #[tokio::test(start_paused = true)]
 async fn total_timeout_covers_the_wait_for_a_permit_only_outside_the_rate_limit() {
     let (total, api) = (TotalTimeoutLayer::new(secs(5)).unwrap(), ScriptedService::new([200]));
-    let inside = ServiceBuilder::new().layer(spent().await).layer(total).service(api.clone());
+    let inside = ServiceBuilder::new().layer(spent().await).layer(total.clone()).service(api.clone());
     let start = Instant::now();
     assert_eq!(inside.oneshot(get(URI)).await.unwrap().status(), 200);
     assert!(start.elapsed() >= secs(60));
