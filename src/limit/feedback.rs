@@ -7,7 +7,7 @@ use crate::{
     call::CallContext,
     clock,
     policy::{
-        self, QuotaName, Remaining, Unit,
+        self, Amounts, QuotaName, Remaining, Unit,
         adaptive::Acceptance,
         dialect::{Dialect, STANDARD},
         feedback::{Reading, Throttle},
@@ -132,6 +132,7 @@ impl From<&ResponseInfo<'_>> for Feedback {
             pause: response.requested_pause().map(policy::nanos),
             remaining,
             others,
+            charged: Amounts::NONE,
         }
     }
 }

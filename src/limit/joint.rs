@@ -69,6 +69,9 @@ use crate::{
 ///
 /// Each limiter forecasts only its own wait. A request that must wait in both queues may therefore be refused later
 /// than on arrival, but never waits beyond its bounds.
+///
+/// [`with_max_queue`](super::RateLimitLayer::with_max_queue) bounds the queue of each part, so that many requests of one
+/// part fill only its own queue. It also bounds the number of parts that wait in the queue of the account.
 #[derive(Clone)]
 pub struct Joint<K> {
     account: LocalLimiter,
@@ -163,7 +166,10 @@ impl PermitIssuer for JointIssuer {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = |(limiter, at): &(LocalLimiter, u64), own: Scope| match response.concerning(own) {
-            Some(response) => limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response),
+            Some(response) => {
+                let charged = || permit.charged();
+                limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response, charged)
+            }
             None => {
                 limiter.shared.dropped((permit.cost(), *at), false);
                 Effect::default()

@@ -245,7 +245,8 @@ impl PermitIssuer for LocalLimiter {
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
-        self.shared.completed((permit.cost(), self.time(permit)), permit.sent_at(), response)
+        let grant = (permit.cost(), self.time(permit));
+        self.shared.completed(grant, permit.sent_at(), response, || permit.charged())
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

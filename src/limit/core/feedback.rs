@@ -13,7 +13,7 @@ use super::{
 use crate::{
     limit::snapshot::Learned,
     policy::{
-        Quota, Remaining, Unit,
+        Amounts, Quota, Remaining, Unit,
         adaptive::{Acceptance, Learner, Observation},
     },
 };
@@ -29,22 +29,16 @@ pub struct Feedback {
     pub remaining: Vec<Remaining>,
     /// The quotas of tokens, points and other units.
     pub others: Vec<Remaining>,
+    /// What the request takes of each unit.
+    pub charged: Amounts,
 }
 
 impl Feedback {
     /// Returns whether the server stated when it accepts requests again: by a delay, or by the reset of a quota without
     /// remaining permits.
-    fn states_end(&self) -> bool {
+    pub(super) fn states_end(&self) -> bool {
         let is_empty = |quota: &Remaining| quota.left() == 0 && !quota.reset_after().is_zero();
         self.pause.is_some() || self.remaining.iter().any(is_empty)
-    }
-
-    /// Returns whether the server rejected the request, and only quotas that do not count requests are used up.
-    fn rejects_by_unit(&self) -> bool {
-        let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
-        self.acceptance == Acceptance::Throttled
-            && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0)
-            && self.others.iter().any(|quota| quota.left() == 0)
     }
 }
 
@@ -68,7 +62,7 @@ impl Core {
     /// Returns whether the remaining permits of accepted responses apply.
     pub fn reads_remaining(&self) -> bool {
         let reads = match self.supply.learner() {
-            Some(learner) => learner.reads_headers(),
+            Some(_) => self.learners().any(Learner::reads_headers),
             None => !self.server.has_quota,
         };
         reads || self.obeys_remaining
@@ -81,7 +75,8 @@ impl Core {
             return true;
         }
         let Some(learner) = self.supply.learner() else { return false };
-        learner.is_probing() || learner.has_changed() || self.server.any() && self.server.tidy(now)
+        let is_probing = self.learners().any(Learner::is_probing);
+        is_probing || learner.has_changed() || self.server.any() && self.server.tidy(now)
     }
 
     /// Records the end of a request. Returns the learned rate if it has changed.
@@ -128,6 +123,7 @@ impl Core {
         self.expire_uncollected(now);
         let uncounted = self.uncounted(now);
         let progress = self.progress();
+        self.begin_units(feedback, now);
         let mut is_changed = false;
         // The quota of requests has accepted a request that was rejected because of a unit that the limiter counts.
         let is_by_unit = self.units.is_some() && feedback.rejects_by_unit();
@@ -162,6 +158,7 @@ impl Core {
                 self.obeys_remaining || !is_accepted || !self.server.has_quota
             }
         };
+        is_changed |= self.observe_units(feedback, is_by_unit, (grant.at, sent_at), now);
         // A rejection because of another unit proves nothing about the requests, which the limiter's quota limits.
         let ignores_requests = self.server.has_quota && !self.obeys_remaining && feedback.rejects_by_unit();
         let applies =
@@ -184,7 +181,7 @@ impl Core {
     /// Discards the server limits, and the rate that follows from the server's quotas.
     pub fn resume(&mut self, now: u64) {
         self.server.reset();
-        self.units.iter_mut().for_each(|units| units.reports.clear());
+        self.units.iter_mut().for_each(|units| units.resume());
         self.supply.learner_mut().into_iter().for_each(Learner::resume);
         self.lateness.hold(now);
         self.advance(now);
@@ -244,7 +241,7 @@ impl Core {
     pub fn is_expired(&self, at: u64, now: u64) -> bool {
         now.saturating_sub(at) > self.lateness.slack
             || self.server.is_shut(at, now)
-            || self.supply.learner().is_some_and(|learner| learner.is_void(at))
+            || self.learners().any(|learner| learner.is_void(at))
     }
 
     /// Returns after which time granted permits expire if they are not collected.
@@ -280,6 +277,8 @@ impl Core {
     /// Ends a probe that was granted at `granted_at` and will get no response.
     fn lose(&mut self, granted_at: u64, was_sent: bool, now: u64) {
         let lost = self.supply.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
+        let units = self.units.iter_mut().flat_map(|units| &mut units.learned);
+        let lost = units.map(|unit| unit.learner.lose(granted_at, was_sent)).fold(lost, Option::max);
         if let Some(until) = lost {
             self.lateness.hold(now);
             self.server.pause(until, now);

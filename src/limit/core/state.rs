@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::{Core, Ticket};
 use crate::{
     limit::snapshot::{Learned, Snapshot},
-    policy::{Priority, adaptive::Progress},
+    policy::{
+        Priority,
+        adaptive::{Learner, Progress},
+    },
 };
 
 impl Core {
@@ -57,6 +60,7 @@ impl Core {
         let available = u32::try_from(left).unwrap_or(u32::MAX);
         let requests_in_flight = self.requests_in_flight(now);
         let is_full = self.in_flight.as_ref().is_some_and(|it| it.requests(now) >= it.max.get());
+        let timed = |learned: Learned<u64>| learned.with_times(&time);
         Snapshot {
             available: if self.server.pause.is_on(now) || is_full { 0 } else { available },
             queued: self.queue.len(Priority::COUNT),
@@ -69,7 +73,13 @@ impl Core {
             in_flight: self.permits_in_flight(),
             requests_in_flight,
             units: self.units.iter().flat_map(|units| units.states(now)).collect(),
-            learned: self.learned().map(|learned| learned.with_times(time)),
+            learned: self.learned().map(timed),
+            learned_units: self
+                .learned_units()
+                .filter_map(|unit| learned_by(&unit.learner))
+                .map(timed)
+                .collect(),
+            expected_wait: self.expected_wait(now),
         }
     }
 
@@ -79,16 +89,10 @@ impl Core {
     }
 
     pub(super) fn learned(&self) -> Option<Learned<u64>> {
-        let learner = self.supply.learner()?;
-        learner.rate.map(|_| Learned {
-            interval: Duration::from_nanos(learner.interval()),
-            quota: learner.quota(),
-            source: learner.source,
-            throttled_at: learner.throttled_at,
-        })
+        learned_by(self.supply.learner()?)
     }
 
-    fn permits_in_flight(&self) -> u64 {
+    pub(super) fn permits_in_flight(&self) -> u64 {
         self.granted.wrapping_sub(self.released)
     }
 
@@ -103,6 +107,17 @@ impl Core {
         Progress {
             accepted: self.released.wrapping_sub(self.not_accepted),
             in_flight: self.permits_in_flight(),
+            each: 1,
         }
     }
+}
+
+fn learned_by(learner: &Learner) -> Option<Learned<u64>> {
+    learner.rate.map(|_| Learned {
+        unit: learner.unit,
+        interval: Duration::from_nanos(learner.interval()),
+        quota: learner.quota(),
+        source: learner.source,
+        throttled_at: learner.throttled_at,
+    })
 }

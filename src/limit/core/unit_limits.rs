@@ -2,10 +2,137 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, slots::Waiter};
-use crate::policy::{Amounts, Priority, Remaining, Totals};
+use super::{Core, Feedback, slots::Waiter, units::Units};
+use crate::policy::{
+    Amounts, Priority, Remaining, Totals, Unit,
+    adaptive::{Acceptance, LearnedUnit, Learner, Observation},
+};
+
+/// A quota can have caused a rejection if less than a twentieth of it remains.
+const USED_UP_PART: u64 = 20;
+
+impl Feedback {
+    /// Returns whether the server rejected the request, and only quotas that do not count requests are used up.
+    pub(super) fn rejects_by_unit(&self) -> bool {
+        let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
+        self.acceptance == Acceptance::Throttled
+            && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0)
+            && self.others.iter().any(|quota| self.is_short(quota))
+    }
+
+    /// Returns whether less remains of a quota than the request takes. The request may take more than its estimate.
+    fn is_short(&self, quota: &Remaining) -> bool {
+        quota.left() < u64::from(self.charged.get(quota.unit())).max(1)
+            || quota.limit().is_some_and(|limit| quota.left() < limit / USED_UP_PART)
+    }
+}
+
+impl Units {
+    /// Begins to learn the rate of a unit.
+    pub(super) fn learn(&mut self, unit: Unit, now: u64) {
+        self.learned.push(LearnedUnit::new(unit, self.ceiling(unit), now));
+    }
+
+    /// Returns the amount per second of the slowest quota of a unit.
+    pub(super) fn ceiling(&self, unit: Unit) -> f64 {
+        let own = self.quotas.states.iter().filter(|it| it.quota.unit() == unit);
+        own.map(|it| it.quota.sustained()).fold(f64::INFINITY, f64::min)
+    }
+}
 
 impl Core {
+    pub(super) fn learned_units(&self) -> impl Iterator<Item = &LearnedUnit> {
+        self.units.iter().flat_map(|units| &units.learned)
+    }
+
+    /// Returns the learner of requests, and those of other units.
+    pub(super) fn learners(&self) -> impl Iterator<Item = &Learner> {
+        self.supply.learner().into_iter().chain(self.learned_units().map(|unit| &unit.learner))
+    }
+
+    /// Lets the learners of a request's units raise their rates.
+    #[inline]
+    pub(super) fn advance_units(&mut self, amounts: &Amounts, now: u64) {
+        let in_flight = self.permits_in_flight();
+        let Some(units) = &mut self.units else { return };
+        units.learned.iter_mut().for_each(|unit| unit.advance(amounts, in_flight, now));
+    }
+
+    /// Returns whether no learner holds up a request, except for the permits and amounts that have a forecast.
+    #[inline]
+    pub(super) fn is_open(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
+        self.supply.is_open(cost.get(), now) && self.learned_units().all(|unit| unit.is_open(amounts, now))
+    }
+
+    /// Returns when all probes in flight that hold up a request count as lost.
+    #[inline]
+    pub(super) fn probe_ends(&self, amounts: &Amounts) -> Option<u64> {
+        let own = self.supply.learner().and_then(Learner::probe_ends);
+        let is_taken = |unit: &&LearnedUnit| amounts.get(unit.unit()) > 0;
+        self.learned_units().filter(is_taken).map(LearnedUnit::probe_ends).fold(own, Option::max)
+    }
+
+    /// Begins to learn the rates of the units that a response reports, if its request takes an amount of them.
+    pub(super) fn begin_units(&mut self, feedback: &Feedback, now: u64) {
+        if self.supply.learner().is_none() {
+            return;
+        }
+        let mut is_new = false;
+        for unit in feedback.others.iter().map(Remaining::unit) {
+            if feedback.charged.get(unit) > 0 && self.learned_units().all(|known| known.unit() != unit) {
+                self.units.get_or_insert_with(Units::empty).learn(unit, now);
+                is_new = true;
+            }
+        }
+        if is_new {
+            self.limit_amounts();
+        }
+    }
+
+    /// Lets the learners of the units learn from a response. Returns whether a rate or a pause has changed.
+    pub(super) fn observe_units(
+        &mut self,
+        feedback: &Feedback,
+        is_by_unit: bool,
+        (granted_at, sent_at): (u64, u64),
+        now: u64,
+    ) -> bool {
+        let (in_flight, mut is_changed, mut pause) = (self.permits_in_flight(), false, None);
+        for learned in self.units.iter_mut().flat_map(|units| &mut units.learned) {
+            let unit = learned.unit();
+            let is_short = |quota: &Remaining| quota.unit() == unit && feedback.is_short(quota);
+            let is_taken = feedback.charged.get(unit) > 0;
+            let acceptance = match feedback.acceptance {
+                Acceptance::Accepted => Acceptance::Accepted,
+                _ if is_by_unit && feedback.others.iter().any(is_short) => Acceptance::Throttled,
+                // The rejection shows nothing about this unit.
+                _ => {
+                    learned.learner.lose(granted_at, true);
+                    continue;
+                }
+            };
+            // An accepted request that takes nothing of the unit is no probe.
+            let is_evidence = is_taken || acceptance == Acceptance::Throttled;
+            let observation = Observation {
+                acceptance,
+                granted_at: if is_evidence { granted_at } else { 0 },
+                sent_at,
+                requested_pause: feedback.pause,
+                remaining: &feedback.others,
+            };
+            let (changes, end) = learned.observe(&observation, in_flight, now);
+            (is_changed, pause) = (is_changed | changes, pause.max(end));
+        }
+        if is_changed {
+            self.lateness.hold(now);
+        }
+        is_changed
+            | pause.is_some_and(|until| match feedback.states_end() {
+                true => self.server.state_pause(until, now),
+                false => self.server.pause(until, now),
+            })
+    }
+
     /// Returns the lowest limit of each unit.
     pub(super) fn unit_limits(&self) -> Amounts {
         self.units.as_ref().map_or(Amounts::NONE, |units| units.limits())

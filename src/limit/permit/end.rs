@@ -39,7 +39,9 @@ impl Permit<'_> {
     pub(crate) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
         self.is_reported = true;
         match self.local() {
-            Some((limiter, at)) => limiter.completed((self.cost, at), self.sent_at, response),
+            Some((limiter, at)) => {
+                limiter.completed((self.cost, at), self.sent_at, response, || self.charged())
+            }
             None => self.custom().map_or_else(Effect::default, |issuer| issuer.completed(self, response)),
         }
     }
@@ -61,6 +63,11 @@ impl Permit<'_> {
     }
 
     /// Returns whether the request takes amounts.
+    /// Returns the amounts that the request takes so far.
+    pub(crate) fn charged(&self) -> Amounts {
+        self.settlement.as_ref().map_or(Amounts::NONE, |settlement| settlement.charged())
+    }
+
     #[inline]
     pub(crate) fn has_amounts(&self) -> bool {
         self.settlement.is_some()

@@ -19,13 +19,14 @@ impl Shared {
         self.locked(|core, now| core.is_expired(at, now))
     }
 
-    /// Ends a request that received a response. Returns what the response changed.
+    /// Ends a request that received a response, and that takes the amounts `charged`. Returns what the response changed.
     #[inline]
     pub(crate) fn completed(
         &self,
         (cost, at): (NonZeroU32, u64),
         sent_at: Option<Instant>,
         response: &ResponseInfo<'_>,
+        charged: impl FnOnce() -> Amounts,
     ) -> Effect {
         if response.reading.is_permanent() {
             self.dropped((cost, at), true);
@@ -36,7 +37,7 @@ impl Shared {
             return Effect::default();
         }
         let sent_at = sent_at.map_or(at, |sent_at| self.setup.clock.since_origin(sent_at));
-        let feedback = Feedback::from(response);
+        let feedback = Feedback { charged: charged(), ..Feedback::from(response) };
         let end = End::Response(&feedback, sent_at);
         let (learned, begun) = self.locked(|core, now| {
             let learned = core.finished(Grant::new(at, cost), end, now);

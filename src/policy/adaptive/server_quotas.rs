@@ -106,9 +106,9 @@ impl ServerQuotas {
     }
 
     /// Reads the headers of a response, and adds to the usage. Returns whether the slowest quota has changed.
-    pub(super) fn read(&mut self, reported: &[Remaining], usage: &mut Usage, now: u64) -> bool {
+    pub(super) fn read(&mut self, reported: &[Remaining], unit: Unit, usage: &mut Usage, now: u64) -> bool {
         // A quota of tokens determines no rate of requests, even if it has caused a rejection.
-        for reported in reported.iter().filter(|reported| reported.unit() == Unit::Requests) {
+        for reported in reported.iter().filter(|reported| reported.unit() == unit) {
             let reset_after = nanos(reported.reset_after());
             let reset_at = now.saturating_add(reset_after);
             let Some(quota) = self.of_policy(reported.policy(), reset_at) else { continue };

@@ -10,7 +10,7 @@ use super::{
     waits::{NEVER_MISSED, Refused},
 };
 use crate::error::Refusal;
-use crate::limit::core::{Ask, End, Feedback, Grant, Latest, PATIENCE, Stage, Status, Submitted};
+use crate::limit::core::{Ask, End, Feedback, Grant, Latest, PATIENCE, Rule, Stage, Status, Submitted};
 use crate::policy::{Amounts, Remaining, Unit, adaptive::Acceptance, rate_limit};
 
 /// The time in which the server processes a request: 20 ms in nanoseconds. Each response closes a block.
@@ -21,6 +21,15 @@ pub(crate) fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
     let mut headers = HeaderMap::new();
     headers.insert("x-ratelimit-remaining", left.into());
     headers.insert("x-ratelimit-reset", seconds.into());
+    rate_limit::remaining(&headers, &[], || SystemTime::UNIX_EPOCH)
+}
+
+/// Reports a quota of 1,000 tokens per second.
+fn remaining_tokens(left: u64) -> Vec<Remaining> {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-ratelimit-limit-tokens", 1_000.into());
+    headers.insert("x-ratelimit-remaining-tokens", left.into());
+    headers.insert("x-ratelimit-reset-tokens", 1.into());
     rate_limit::remaining(&headers, &[], || SystemTime::UNIX_EPOCH)
 }
 
@@ -190,8 +199,14 @@ impl Sim<'_> {
         let State::Sent(grant, sent_at) = self.callers[caller].state else { return };
         self.close_block();
         self.callers[caller].state = State::Reading;
-        let response =
-            |acceptance, pause| Feedback { acceptance, pause, remaining: Vec::new(), others: Vec::new() };
+        let learns = self.script.settings.rule == Rule::Learned;
+        let charged = Amounts::of(Unit::Tokens, self.callers[caller].tokens.charged);
+        // An adaptive limiter also learns the rate of tokens.
+        let tokens = |left| if learns { remaining_tokens(left) } else { Vec::new() };
+        let response = |acceptance, pause| {
+            let others = tokens(if acceptance == Acceptance::Throttled { 0 } else { 900 });
+            Feedback { acceptance, pause, remaining: Vec::new(), others, charged }
+        };
         let feedback = match self.callers[caller].call.reply {
             Reply::Accepts => response(Acceptance::Accepted, None),
             Reply::Throttles(pause) => {

@@ -5,11 +5,23 @@ use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
 use crate::test_util::limiter::remaining;
 
 pub(super) fn accepted(remaining: Vec<Remaining>) -> Feedback {
-    Feedback { acceptance: Acceptance::Accepted, pause: None, remaining, others: Vec::new() }
+    Feedback {
+        acceptance: Acceptance::Accepted,
+        pause: None,
+        remaining,
+        others: Vec::new(),
+        charged: Amounts::NONE,
+    }
 }
 
 pub(super) fn throttled(pause: Option<u64>, remaining: Vec<Remaining>) -> Feedback {
-    Feedback { acceptance: Acceptance::Throttled, pause, remaining, others: Vec::new() }
+    Feedback {
+        acceptance: Acceptance::Throttled,
+        pause,
+        remaining,
+        others: Vec::new(),
+        charged: Amounts::NONE,
+    }
 }
 
 fn taken(core: &mut Core, now: u64) -> u32 {

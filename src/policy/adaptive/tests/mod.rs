@@ -1,6 +1,7 @@
 mod pauses;
 mod rates;
 mod server_quotas;
+mod units;
 
 use proptest::prelude::*;
 
@@ -10,7 +11,7 @@ use crate::policy::{Remaining, head_of, remaining};
 const MILLI: u64 = SECOND / 1_000;
 
 fn progress(accepted: u64, in_flight: u64) -> Progress {
-    Progress { accepted, in_flight }
+    Progress { accepted, in_flight, each: 1 }
 }
 
 fn response(acceptance: Acceptance, at: u64) -> Observation<'static> {
