@@ -7,7 +7,7 @@ use crate::{
     call::CallContext,
     clock,
     policy::{
-        self, Amounts, QuotaName, Remaining, Unit,
+        self, QuotaName, Remaining, Unit,
         adaptive::Acceptance,
         dialect::{Dialect, STANDARD},
         feedback::{Reading, Throttle},
@@ -132,7 +132,6 @@ impl From<&ResponseInfo<'_>> for Feedback {
             pause: response.requested_pause().map(policy::nanos),
             remaining,
             others,
-            charged: Amounts::NONE,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     call::RequestHead,
     clock::{self, Instant},
     error::Refusal,
-    policy::{Amounts, signal::Scope},
+    policy::{Amounts, Taken, signal::Scope},
 };
 
 /// The limiter of an account together with the limiters of its parts, such as endpoints or tenants. A request takes its
@@ -167,11 +167,10 @@ impl PermitIssuer for JointIssuer {
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = |(limiter, at): &(LocalLimiter, u64), own: Scope| match response.concerning(own) {
             Some(response) => {
-                let charged = || permit.charged();
-                limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response, charged)
+                limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response, permit.taken())
             }
             None => {
-                limiter.shared.dropped((permit.cost(), *at), false);
+                limiter.shared.dropped((permit.cost(), *at), false, permit.taken());
                 Effect::default()
             }
         };
@@ -181,7 +180,7 @@ impl PermitIssuer for JointIssuer {
 
     fn dropped(&self, permit: &Permit<'_>) {
         for (limiter, at) in &self.0 {
-            limiter.shared.dropped((permit.cost(), *at), permit.sent_at().is_some());
+            limiter.shared.dropped((permit.cost(), *at), permit.sent_at().is_some(), permit.taken());
         }
     }
 
@@ -195,9 +194,10 @@ impl PermitIssuer for JointIssuer {
         }
     }
 
-    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts) {
+    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts, is_accepted: Option<bool>) {
+        let taken = Taken { is_accepted, ..Taken::of(*charged) };
         for (limiter, at) in &self.0 {
-            limiter.shared.settle(*at, charged, actual);
+            limiter.shared.settle(*at, &taken, actual);
         }
     }
 }

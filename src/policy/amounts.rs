@@ -84,6 +84,29 @@ impl fmt::Debug for Amounts {
     }
 }
 
+/// What one request takes of each unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Taken {
+    /// What its permit took.
+    pub granted: Amounts,
+    /// What it takes so far. Settled amounts replace the granted ones.
+    pub charged: Amounts,
+    /// Whether the server accepted the request. `None` until its permit ends.
+    pub is_accepted: Option<bool>,
+}
+
+impl Taken {
+    /// The amounts of a permit.
+    pub const fn of(granted: Amounts) -> Self {
+        Self { granted, charged: granted, is_accepted: None }
+    }
+
+    /// The amounts of a permit whose request was not sent.
+    pub const fn unsent(granted: Amounts) -> Self {
+        Self { granted, charged: Amounts::NONE, is_accepted: Some(false) }
+    }
+}
+
 /// The sums of several amounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Totals([u64; UNITS]);

@@ -58,7 +58,7 @@ pub use self::{
     rate_limit::{QuotaName, Remaining, Unit},
 };
 pub(crate) use self::{
-    amounts::Totals,
+    amounts::{Taken, Totals},
     backoff::{ExponentialBackoff, Jitter},
     retry_decision::RetryDecision,
 };

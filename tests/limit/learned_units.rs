@@ -224,7 +224,6 @@ async fn rejection_because_of_tokens_lowers_the_rate_of_tokens_only() {
     assert!(pause > seconds(2) && pause < seconds(3), "the refill of the tokens of one request: {pause:?}");
     let probe = limiter.acquire_with(&costly(1_000)).await.unwrap();
     let mut next = queued(&limiter, &costly(1_000));
-    assert_eq!(limiter.snapshot().expected_wait, None);
     assert!(limiter.acquire().now_or_never().is_none(), "the queue is first in, first out");
     end(probe, StatusCode::OK, ["497", "900"]);
     sleep(seconds(3)).await;
@@ -270,4 +269,102 @@ async fn learned_rate_never_exceeds_the_quota_of_its_unit() {
     assert_eq!(rates(&limiter)[1], Some(600.0));
     limiter.resume();
     assert_eq!(rates(&limiter), [None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_requests_do_not_raise_the_rate_of_their_tokens() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    for number in 0..600 {
+        let mut permit = limiter.acquire_with(&costly(1_000)).await.unwrap();
+        permit.mark_sent(Instant::now());
+        drop(permit);
+        if number % 10 == 0 {
+            end(limiter.acquire().await.unwrap(), StatusCode::OK, ["400", "20000"]);
+        }
+    }
+    assert_eq!(rates(&limiter)[1], Some(29_412.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_requests_without_headers_raise_the_rate_of_their_tokens() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    for number in 0..600 {
+        let permit = limiter.acquire_with(&costly(1_000)).await.unwrap();
+        if number % 10 == 0 {
+            end(permit, StatusCode::OK, ["400", "20000"]);
+        } else {
+            permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+        }
+    }
+    assert!(rates(&limiter)[1].unwrap() > 29_900.0, "{:?}", rates(&limiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_because_of_a_unit_without_amounts_lowers_the_rate_of_requests() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 0), StatusCode::OK, ["499", "29000"]);
+    advance(seconds(3)).await;
+    end(send(&limiter, 0), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    assert_eq!(rates(&limiter), [Some(480.0), None]);
+    assert!(limiter.snapshot().paused_until.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_request_without_tokens_does_not_end_the_probe_of_the_tokens() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    advance(seconds(3)).await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    sleep(seconds(60)).await;
+    let probe = send(&limiter, 1_000);
+    advance(seconds(1)).await;
+    drop(send(&limiter, 0));
+    assert_eq!(limiter.snapshot().paused_until, None);
+    let mut next = queued(&limiter, &costly(1_000));
+    sleep(seconds(3)).await;
+    assert_pending!(next.poll());
+    // The loss of the probe delays the next one.
+    drop(probe);
+    sleep(seconds(10)).await;
+    assert_ready_ok!(next.poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_probe_that_costs_no_tokens_ends() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    advance(seconds(3)).await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    sleep(seconds(60)).await;
+    let mut probe = send(&limiter, 1_000);
+    probe.settlement().unwrap().settle(Amounts::NONE);
+    end(probe, StatusCode::NOT_MODIFIED, ["497", "0"]);
+    let mut next = queued(&limiter, &costly(1_000));
+    sleep(seconds(3)).await;
+    assert_ready_ok!(next.poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unsent_probe_is_replaced_at_once() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    advance(seconds(3)).await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    sleep(seconds(60)).await;
+    drop(assert_ready_ok!(task::spawn(limiter.acquire_with(&costly(1_000))).poll()));
+    send(&limiter, 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forecast_counts_an_amount_above_the_limit_of_the_server_as_the_limit() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    let _held = send(&limiter, 1_000);
+    // Both wait for its 1,000 tokens, the second one also for the limit of 30,000.
+    let _first = queued(&limiter, &costly(u32::MAX));
+    let wait = limiter.acquire_with(&costly(1_000).with_max_wait(Duration::ZERO)).await.unwrap_err().wait();
+    let wait = wait.unwrap().as_secs_f64();
+    assert!(wait > 62.0 && wait < 64.0, "{wait}");
 }

@@ -62,7 +62,7 @@ impl Share {
         let mut units = None;
         Units::change(&mut units, quotas, Rule::SlidingWindow, now);
         let all = Unit::NAMES.iter().fold(Amounts::NONE, |all, (unit, _)| all.with(*unit, u32::MAX));
-        units.iter_mut().for_each(|units| units.take(at, &all, 0, at));
+        units.iter_mut().for_each(|units| units.take(at, &all, at));
         Self { quotas: own, units, used: 0, used_at: 0, limit, until: 0 }
     }
 
@@ -72,7 +72,7 @@ impl Share {
         let taken = now < self.until && is_free && self.quotas.due(now, permits, permits) <= now;
         if taken {
             self.quotas.take(now, permits);
-            self.units.iter_mut().for_each(|units| units.take(now, amounts, 0, now));
+            self.units.iter_mut().for_each(|units| units.take(now, amounts, now));
             (self.used, self.used_at) = ((self.used + permits).min(self.limit), now);
         }
         taken

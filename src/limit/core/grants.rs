@@ -128,8 +128,10 @@ impl Core {
             None => self.supply.take(cost, (reserve, from), progress, now),
         };
         let Some(at) = taken else { return false };
-        let in_flight = progress.in_flight;
-        self.units.iter_mut().for_each(|units| units.take(at, amounts, in_flight, now));
+        if self.supply.learner().is_some() && !amounts.is_empty() {
+            self.learn_units(amounts, now);
+        }
+        self.units.iter_mut().for_each(|units| units.take(at, amounts, now));
         self.lateness.taken_at = at;
         if self.server.any() {
             self.server.spend(permits, now);

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::{Core, Feedback, slots::Waiter, units::Units};
 use crate::policy::{
-    Amounts, Priority, Remaining, Totals, Unit,
+    Amounts, Priority, Remaining, Taken, Totals, Unit,
     adaptive::{Acceptance, LearnedUnit, Learner, Observation},
 };
 
@@ -12,18 +12,18 @@ use crate::policy::{
 const USED_UP_PART: u64 = 20;
 
 impl Feedback {
-    /// Returns whether the server rejected the request, and only quotas that do not count requests are used up.
-    pub(super) fn rejects_by_unit(&self) -> bool {
+    /// Returns the units because of which the server rejected the request: quotas of them are used up, and no quota that
+    /// counts requests is.
+    pub(super) fn rejecting_units(&self, taken: &Taken) -> impl Iterator<Item = Unit> {
         let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
-        self.acceptance == Acceptance::Throttled
-            && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0)
-            && self.others.iter().any(|quota| self.is_short(quota))
-    }
-
-    /// Returns whether less remains of a quota than the request takes. The request may take more than its estimate.
-    fn is_short(&self, quota: &Remaining) -> bool {
-        quota.left() < u64::from(self.charged.get(quota.unit())).max(1)
-            || quota.limit().is_some_and(|limit| quota.left() < limit / USED_UP_PART)
+        let is_rejected = self.acceptance == Acceptance::Throttled
+            && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0);
+        // Less remains than the request takes. It may take more than its estimate.
+        let is_short = move |quota: &&Remaining| {
+            quota.left() < u64::from(taken.charged.get(quota.unit())).max(1)
+                || quota.limit().is_some_and(|limit| quota.left() < limit / USED_UP_PART)
+        };
+        self.others.iter().filter(move |quota| is_rejected && is_short(quota)).map(Remaining::unit)
     }
 }
 
@@ -53,9 +53,8 @@ impl Core {
     /// Lets the learners of a request's units raise their rates.
     #[inline]
     pub(super) fn advance_units(&mut self, amounts: &Amounts, now: u64) {
-        let in_flight = self.permits_in_flight();
         let Some(units) = &mut self.units else { return };
-        units.learned.iter_mut().for_each(|unit| unit.advance(amounts, in_flight, now));
+        units.learned.iter_mut().for_each(|unit| unit.advance(amounts, now));
     }
 
     /// Returns whether no learner holds up a request, except for the permits and amounts that have a forecast.
@@ -69,17 +68,15 @@ impl Core {
     pub(super) fn probe_ends(&self, amounts: &Amounts) -> Option<u64> {
         let own = self.supply.learner().and_then(Learner::probe_ends);
         let is_taken = |unit: &&LearnedUnit| amounts.get(unit.unit()) > 0;
-        self.learned_units().filter(is_taken).map(LearnedUnit::probe_ends).fold(own, Option::max)
+        self.learned_units().filter(is_taken).map(|unit| unit.learner.probe_ends()).fold(own, Option::max)
     }
 
-    /// Begins to learn the rates of the units that a response reports, if its request takes an amount of them.
-    pub(super) fn begin_units(&mut self, feedback: &Feedback, now: u64) {
-        if self.supply.learner().is_none() {
-            return;
-        }
+    /// Begins to learn the rates of the units of which a request takes amounts.
+    #[inline(never)]
+    pub(super) fn learn_units(&mut self, amounts: &Amounts, now: u64) {
         let mut is_new = false;
-        for unit in feedback.others.iter().map(Remaining::unit) {
-            if feedback.charged.get(unit) > 0 && self.learned_units().all(|known| known.unit() != unit) {
+        for (unit, _) in Unit::NAMES {
+            if amounts.get(unit) > 0 && self.learned_units().all(|known| known.unit() != unit) {
                 self.units.get_or_insert_with(Units::empty).learn(unit, now);
                 is_new = true;
             }
@@ -89,30 +86,36 @@ impl Core {
         }
     }
 
-    /// Lets the learners of the units learn from a response. Returns whether a rate or a pause has changed.
+    /// Returns whether the server rejected a request because of a unit that the limiter learns.
+    pub(super) fn is_by_unit(&self, feedback: &Feedback, taken: &Taken) -> bool {
+        feedback.rejecting_units(taken).any(|unit| self.learned_units().any(|known| known.unit() == unit))
+    }
+
+    /// Lets the learners of the units learn from a response. Returns what they have learned: whether anything has changed,
+    /// and the end of a new pause.
     pub(super) fn observe_units(
         &mut self,
         feedback: &Feedback,
-        is_by_unit: bool,
+        taken: &Taken,
         (granted_at, sent_at): (u64, u64),
         now: u64,
-    ) -> bool {
-        let (in_flight, mut is_changed, mut pause) = (self.permits_in_flight(), false, None);
+    ) -> (bool, Option<u64>) {
+        let mut outcome = (false, None);
         for learned in self.units.iter_mut().flat_map(|units| &mut units.learned) {
-            let unit = learned.unit();
-            let is_short = |quota: &Remaining| quota.unit() == unit && feedback.is_short(quota);
-            let is_taken = feedback.charged.get(unit) > 0;
+            learned.end(taken);
             let acceptance = match feedback.acceptance {
                 Acceptance::Accepted => Acceptance::Accepted,
-                _ if is_by_unit && feedback.others.iter().any(is_short) => Acceptance::Throttled,
+                _ if feedback.rejecting_units(taken).any(|unit| unit == learned.unit()) => {
+                    Acceptance::Throttled
+                }
                 // The rejection shows nothing about this unit.
                 _ => {
-                    learned.learner.lose(granted_at, true);
+                    learned.lose(taken, granted_at, true);
                     continue;
                 }
             };
             // An accepted request that takes nothing of the unit is no probe.
-            let is_evidence = is_taken || acceptance == Acceptance::Throttled;
+            let is_evidence = learned.is_of(taken) || acceptance == Acceptance::Throttled;
             let observation = Observation {
                 acceptance,
                 granted_at: if is_evidence { granted_at } else { 0 },
@@ -120,17 +123,13 @@ impl Core {
                 requested_pause: feedback.pause,
                 remaining: &feedback.others,
             };
-            let (changes, end) = learned.observe(&observation, in_flight, now);
-            (is_changed, pause) = (is_changed | changes, pause.max(end));
+            let (is_changed, pause) = learned.observe(&observation, now);
+            outcome = (outcome.0 | is_changed, outcome.1.max(pause));
         }
-        if is_changed {
-            self.lateness.hold(now);
+        if outcome.0 {
+            self.limit_amounts();
         }
-        is_changed
-            | pause.is_some_and(|until| match feedback.states_end() {
-                true => self.server.state_pause(until, now),
-                false => self.server.pause(until, now),
-            })
+        outcome
     }
 
     /// Returns the lowest limit of each unit.
@@ -175,10 +174,12 @@ impl Core {
 
     /// Replaces the amounts that a request took at `taken_at`. A larger amount delays the next requests. A smaller
     /// amount returns the difference to the quotas.
-    pub fn settle(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
-        self.settle_in_source(taken_at, charged, actual, now);
-        let Some(units) = &mut self.units else { return };
-        let is_more = units.settle(taken_at, charged, actual, now);
+    pub fn settle(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) {
+        self.settle_in_source(taken_at, &taken.charged, actual, now);
+        let is_more = self.settle_units(taken_at, taken, actual, now);
+        if self.units.is_none() {
+            return;
+        }
         self.lateness.hold(now);
         if is_more {
             self.overtake(0, now);
@@ -186,11 +187,19 @@ impl Core {
         self.advance(now);
     }
 
+    /// Replaces the amounts that a request took. Returns whether it takes more of a unit than before.
+    fn settle_units(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> bool {
+        let Some(units) = &mut self.units else { return false };
+        let is_more = units.settle(taken_at, &taken.charged, actual, now);
+        let learned = units.learned.iter_mut().map(|unit| unit.settle(taken_at, taken, actual, now));
+        learned.fold(is_more, |any, is_more| any | is_more)
+    }
+
     /// Ends permits that were granted to a waiter at `at`, and returns its amounts, because its request is not sent.
     pub(super) fn waste_queued(&mut self, waiter: &Waiter, at: u64, now: u64) {
         self.settle_in_source(at, &waiter.amounts, &Amounts::NONE, now);
-        self.units.iter_mut().for_each(|units| _ = units.settle(at, &waiter.amounts, &Amounts::NONE, now));
-        self.waste(waiter.cost, at, now);
+        self.settle_units(at, &Taken::of(waiter.amounts), &Amounts::NONE, now);
+        self.waste(waiter.cost, at, &Taken::unsent(waiter.amounts), now);
         // A waiter that was in flight before stays in flight.
         if !waiter.is_in_flight {
             self.leave_flight(false, now);

@@ -174,16 +174,15 @@ impl Units {
             limits.with(unit, if let known @ 1.. = limits.get(unit) { known.min(own) } else { own })
         };
         let limits = self.quotas.states.iter().fold(Amounts::NONE, limit);
-        let unlimited = |limits: Amounts, it: &LearnedUnit| match limits.get(it.unit()) {
-            0 => limits.with(it.unit(), u32::MAX),
-            _ => limits,
+        let learned = |limits: Amounts, it: &LearnedUnit| {
+            let known = Some(limits.get(it.unit())).filter(|known| *known > 0);
+            limits.with(it.unit(), known.map_or(it.most(), |known| known.min(it.most())))
         };
-        self.learned.iter().fold(limits, unlimited)
+        self.learned.iter().fold(limits, learned)
     }
 
-    /// Takes the amounts of a request that leaves now, while `in_flight` others are in flight. The buckets count it as if
-    /// it left at `at`.
-    pub(crate) fn take(&mut self, at: u64, amounts: &Amounts, in_flight: u64, now: u64) {
+    /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
+    pub(crate) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
         if self.is_stored {
             return;
         }
@@ -193,7 +192,7 @@ impl Units {
         for report in &mut self.reports {
             report.used = report.used.saturating_add(amounts.get(report.unit).into());
         }
-        self.learned.iter_mut().for_each(|unit| unit.take(amounts, in_flight, now));
+        self.learned.iter_mut().for_each(|unit| unit.take(amounts, now));
     }
 
     /// Replaces the amounts that a request took at `taken`. Returns whether it takes more of a unit than before.
@@ -213,9 +212,6 @@ impl Units {
             if taken > report.sent_at {
                 report.used = report.used.saturating_sub(charged.saturating_sub(actual));
             }
-        }
-        for unit in &mut self.learned {
-            is_more |= unit.settle(taken, charged, actual, now);
         }
         is_more
     }

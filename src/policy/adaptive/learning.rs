@@ -76,8 +76,20 @@ impl Learner {
         self.begin_run(progress, now);
     }
 
+    /// As [`observe`](Self::observe), and returns whether the rate has changed, or whether a probe is due or has ended.
+    pub(crate) fn learn(
+        &mut self,
+        response: &Observation<'_>,
+        progress: Progress,
+        now: u64,
+    ) -> (bool, Option<u64>) {
+        let before = (self.interval(), self.is_probing());
+        let pause = self.observe(response, progress, now);
+        (before != (self.interval(), self.is_probing()), pause)
+    }
+
     /// Learns from a response. Returns the end of a new pause.
-    pub(crate) fn observe(
+    pub(super) fn observe(
         &mut self,
         response: &Observation<'_>,
         progress: Progress,

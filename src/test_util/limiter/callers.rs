@@ -182,7 +182,8 @@ impl Sim<'_> {
             self.close_block();
             self.report.expired += 1;
             self.settle(caller, 0);
-            self.core.finished(grant, End::Unsent, self.time);
+            let taken = self.callers[caller].tokens.end(false);
+            self.core.finished(grant, End::Unsent, &taken, self.time);
             self.collect_woken()?;
             self.callers[caller].is_in_flight = true;
             self.callers[caller].joined = 0;
@@ -200,12 +201,11 @@ impl Sim<'_> {
         self.close_block();
         self.callers[caller].state = State::Reading;
         let learns = self.script.settings.rule == Rule::Learned;
-        let charged = Amounts::of(Unit::Tokens, self.callers[caller].tokens.charged);
         // An adaptive limiter also learns the rate of tokens.
         let tokens = |left| if learns { remaining_tokens(left) } else { Vec::new() };
         let response = |acceptance, pause| {
             let others = tokens(if acceptance == Acceptance::Throttled { 0 } else { 900 });
-            Feedback { acceptance, pause, remaining: Vec::new(), others, charged }
+            Feedback { acceptance, pause, remaining: Vec::new(), others }
         };
         let feedback = match self.callers[caller].call.reply {
             Reply::Accepts => response(Acceptance::Accepted, None),
@@ -221,11 +221,13 @@ impl Sim<'_> {
                 Feedback { remaining: remaining(left, seconds), ..response(Acceptance::Accepted, None) }
             }
             Reply::Nothing => {
-                self.core.finished(grant, End::Unconfirmed, self.time);
+                let taken = self.callers[caller].tokens.end(false);
+                self.core.finished(grant, End::Unconfirmed, &taken, self.time);
                 return self.end_in_flight(caller, true);
             }
         };
-        self.core.finished(grant, End::Response(&feedback, sent_at), self.time);
+        let taken = self.callers[caller].tokens.end(feedback.acceptance == Acceptance::Accepted);
+        self.core.finished(grant, End::Response(&feedback, sent_at), &taken, self.time);
         if let Some(after) = self.callers[caller].call.settles_after {
             self.schedule(self.time.saturating_add(after), Event::Settle(caller));
         }
