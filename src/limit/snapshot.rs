@@ -28,7 +28,8 @@ pub struct Snapshot<T = Instant> {
     pub quota: Option<QuotaName>,
     /// The server's quotas of tokens, points and other units that have not reset, from the last response that the
     /// limiter read and that reported any. Their resets are counted from this snapshot. An adaptive limiter learns a rate
-    /// from them. An empty quota limits requests if it caused a rejection without a stated delay, or if the limiter has a quota in the same unit and
+    /// from them. For other limiters, an empty quota limits requests if it caused a rejection without a stated delay, or
+    /// if the limiter has a quota in the same unit and
     /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
     ///
     /// A limiter with a quota reads them from rejected requests and from the responses that end a pause, unless
@@ -53,10 +54,6 @@ pub struct Snapshot<T = Instant> {
     /// The learned rate of each unit other than requests: see
     /// [`adaptive`](crate::limit::LocalLimiter::adaptive#tokens-and-other-units).
     pub learned_units: Vec<Learned<T>>,
-    /// How long a new request for one permit, at normal priority and without amounts, would wait. `None` if the end of
-    /// the wait cannot be forecast: it depends on the end of a request in flight, on the response to a probe, or on a
-    /// store.
-    pub expected_wait: Option<Duration>,
 }
 
 /// What a response changed in a limiter. The rate-limit layer logs it.

@@ -80,23 +80,3 @@ async fn pause_applies_to_all_clones_until_its_end_or_resume() {
     waiting.await.unwrap().unwrap();
     assert_eq!(start.elapsed(), millis(6_325));
 }
-
-#[tokio::test(start_paused = true)]
-async fn snapshot_forecasts_the_wait_of_a_new_request() {
-    let wait = |limiter: &LocalLimiter| limiter.snapshot().expected_wait;
-    let limiter = LocalLimiter::paced_window(quota(10, 10_000, 1));
-    assert_eq!(wait(&limiter), Some(Duration::ZERO));
-    limiter.acquire().await.unwrap();
-    let _waiters = [(); 3].map(|()| queued(&limiter, &PermitRequest::new()));
-    advance(millis(400)).await;
-    let refused = limiter.acquire_with(&PermitRequest::new().with_max_wait(millis(1))).await.unwrap_err();
-    assert_eq!((wait(&limiter), refused.wait().map(|wait| wait.as_millis())), (refused.wait(), Some(3_600)));
-    limiter.pause_until(Instant::now() + seconds(60));
-    assert!(wait(&limiter).is_some_and(|wait| wait >= seconds(62)), "{:?}", wait(&limiter));
-    // The end of a request in flight cannot be forecast.
-    let limiter = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
-    let held = limiter.acquire().await.unwrap();
-    assert_eq!(wait(&limiter), None);
-    drop(held);
-    assert_eq!(wait(&limiter), Some(Duration::ZERO));
-}

@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    Ask, Core, Latest,
+    Ask, Core,
     lateness::{Due, MAX_GATHERED},
     queue::Head,
     queued_amounts,
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Delay, Reason, Refusal},
     limit::source::Demand,
-    policy::{Amounts, Priority, Totals},
+    policy::Totals,
 };
 
 /// Waiters that others have overtaken are checked again after this time, and those whose bounds pass within it are
@@ -77,17 +77,6 @@ impl Core {
         }
         let earliest = if is_unknown { now.saturating_add(UNKNOWN) } else { now };
         Some([due, alone].map(|due| due.max(earliest)))
-    }
-
-    /// Returns how long a new request of the default cost and priority would wait. `None` without a forecast.
-    pub(super) fn expected_wait(&self, now: u64) -> Option<Duration> {
-        let amounts = &Amounts::NONE;
-        let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
-        let (cost, priority) = (NonZeroU32::MIN, Priority::Normal);
-        let ask = Ask { cost, priority, latest, max_queue: usize::MAX, is_in_flight: false, amounts };
-        let due = self.due_of_new(&ask, now).max(now);
-        let is_unknown = self.rejects(&ask, now).is_some() || due <= now && self.grace() > 0;
-        (!is_unknown).then(|| Duration::from_nanos(due - now))
     }
 
     /// Returns the permits that the waiters need.

@@ -79,7 +79,6 @@ impl Core {
                 .filter_map(|unit| learned_by(&unit.learner))
                 .map(timed)
                 .collect(),
-            expected_wait: self.expected_wait(now),
         }
     }
 
@@ -92,7 +91,7 @@ impl Core {
         learned_by(self.supply.learner()?)
     }
 
-    pub(super) fn permits_in_flight(&self) -> u64 {
+    fn permits_in_flight(&self) -> u64 {
         self.granted.wrapping_sub(self.released)
     }
 
