@@ -96,6 +96,9 @@ const PROBE_LIFE: u64 = 10 * SECOND;
 const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
 /// The lowest rate, in requests per second.
 const LOWEST: f64 = 1.0 / 60.0;
+/// The highest rate, in requests per second. The pacer counts whole nanoseconds between two requests, so a higher rate
+/// would not be exact.
+const HIGHEST: f64 = 1e7;
 
 /// The learned rate of one unit. Times are nanoseconds since any fixed origin, and rates are requests, or amounts of the
 /// unit, per second.
@@ -287,7 +290,7 @@ impl Learner {
     }
 
     fn set(&mut self, rate: f64, source: LearnedFrom) {
-        self.put(Some(rate.max(LOWEST).min(self.ceiling)), source);
+        self.put(Some(rate.clamp(LOWEST, HIGHEST).min(self.ceiling)), source);
     }
 
     fn put(&mut self, rate: Option<f64>, source: LearnedFrom) {

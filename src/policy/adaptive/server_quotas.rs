@@ -18,8 +18,8 @@ const USED_UP_PART: u64 = 20;
 /// a quota applies only through throttled responses.
 const LONGEST_WINDOW: u64 = 120 * SECOND;
 
-/// A quota with more than a request per microsecond is not real, and determines no rate.
-const LEAST_INTERVAL: u64 = 1_000;
+/// A quota with more than a request, or a token, per 100 ns is not real, and determines no rate.
+const LEAST_INTERVAL: u64 = 100;
 
 /// The maximum number of quotas that are stored.
 const MAX_QUOTAS: usize = 8;

@@ -156,7 +156,7 @@ proptest! {
                 }
             }
             if let Some(rate) = learner.rate {
-                prop_assert!(LOWEST.min(ceiling) <= rate && rate <= ceiling, "{rate} of {ceiling}");
+                prop_assert!(LOWEST.min(ceiling) <= rate && rate <= ceiling.min(HIGHEST), "{rate} of {ceiling}");
             }
             prop_assert!(learner.due(now, 1, 1) >= now && learner.due(now, 5, 2) >= now);
             learner.available(now);
