@@ -21,7 +21,7 @@ const UNITS: usize = 5;
 /// - [`Unit::Requests`] and [`Unit::Concurrency`] have no amounts, so [`with`](Self::with) ignores them. See
 ///   [`PermitCost`](crate::limit::PermitCost) and
 ///   [`with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight).
-/// - A limiter ignores the units for which it has no quota.
+/// - A limiter ignores the units for which it has no quota and learns no rate.
 /// - An amount above the limit of the quota counts as the limit. Otherwise the request could never be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amounts([u32; UNITS]);
