@@ -194,8 +194,8 @@ impl PermitIssuer for JointIssuer {
         }
     }
 
-    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts, is_accepted: Option<bool>) {
-        let taken = Taken { is_accepted, ..Taken::of(*charged) };
+    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts, accepted: Option<bool>) {
+        let taken = Taken { is_accepted: accepted, ..Taken::of(*charged) };
         for (limiter, at) in &self.0 {
             limiter.shared.settle(*at, &taken, actual);
         }

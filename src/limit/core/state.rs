@@ -74,11 +74,7 @@ impl Core {
             requests_in_flight,
             units: self.units.iter().flat_map(|units| units.states(now)).collect(),
             learned: self.learned().map(timed),
-            learned_units: self
-                .learned_units()
-                .filter_map(|unit| learned_by(&unit.learner))
-                .map(timed)
-                .collect(),
+            learned_units: self.learners().skip(1).filter_map(learned_by).map(timed).collect(),
         }
     }
 

@@ -28,11 +28,6 @@ impl Feedback {
 }
 
 impl Units {
-    /// Begins to learn the rate of a unit.
-    pub(super) fn learn(&mut self, unit: Unit, now: u64) {
-        self.learned.push(LearnedUnit::new(unit, self.ceiling(unit), now));
-    }
-
     /// Returns the amount per second of the slowest quota of a unit.
     pub(super) fn ceiling(&self, unit: Unit) -> f64 {
         let own = self.quotas.states.iter().filter(|it| it.quota.unit() == unit);
@@ -77,7 +72,8 @@ impl Core {
         let mut is_new = false;
         for (unit, _) in Unit::NAMES {
             if amounts.get(unit) > 0 && self.learned_units().all(|known| known.unit() != unit) {
-                self.units.get_or_insert_with(Units::empty).learn(unit, now);
+                let units = self.units.get_or_insert_with(Units::empty);
+                units.learned.push(LearnedUnit::new(unit, units.ceiling(unit), now));
                 is_new = true;
             }
         }
@@ -176,10 +172,7 @@ impl Core {
     /// amount returns the difference to the quotas.
     pub fn settle(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) {
         self.settle_in_source(taken_at, &taken.charged, actual, now);
-        let is_more = self.settle_units(taken_at, taken, actual, now);
-        if self.units.is_none() {
-            return;
-        }
+        let Some(is_more) = self.settle_units(taken_at, taken, actual, now) else { return };
         self.lateness.hold(now);
         if is_more {
             self.overtake(0, now);
@@ -187,12 +180,12 @@ impl Core {
         self.advance(now);
     }
 
-    /// Replaces the amounts that a request took. Returns whether it takes more of a unit than before.
-    fn settle_units(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> bool {
-        let Some(units) = &mut self.units else { return false };
+    /// Replaces the amounts that a request took. Returns whether it takes more of a unit than before. `None` without units.
+    fn settle_units(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> Option<bool> {
+        let units = self.units.as_mut()?;
         let is_more = units.settle(taken_at, &taken.charged, actual, now);
         let learned = units.learned.iter_mut().map(|unit| unit.settle(taken_at, taken, actual, now));
-        learned.fold(is_more, |any, is_more| any | is_more)
+        Some(learned.fold(is_more, |any, is_more| any | is_more))
     }
 
     /// Ends permits that were granted to a waiter at `at`, and returns its amounts, because its request is not sent.

@@ -176,7 +176,7 @@ impl Units {
         let limits = self.quotas.states.iter().fold(Amounts::NONE, limit);
         let learned = |limits: Amounts, it: &LearnedUnit| {
             let known = Some(limits.get(it.unit())).filter(|known| *known > 0);
-            limits.with(it.unit(), known.map_or(it.most(), |known| known.min(it.most())))
+            limits.with(it.unit(), known.map_or(it.most, |known| known.min(it.most)))
         };
         self.learned.iter().fold(limits, learned)
     }

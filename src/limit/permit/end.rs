@@ -38,10 +38,8 @@ impl Permit<'_> {
     #[inline]
     pub(crate) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
         self.is_reported = true;
-        let is_accepted = || {
-            let reading = &response.reading;
-            reading.acceptance() == Acceptance::Accepted && !reading.is_permanent()
-        };
+        let reading = &response.reading;
+        let is_accepted = || reading.acceptance() == Acceptance::Accepted && !reading.is_permanent();
         let taken = self.settlement.as_ref().map(|settlement| settlement.end(is_accepted()));
         match self.local() {
             Some((limiter, at)) => limiter.completed((self.cost, at), self.sent_at, response, taken),

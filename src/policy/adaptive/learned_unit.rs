@@ -17,7 +17,7 @@ pub(crate) struct LearnedUnit {
     /// The mean of the last amounts.
     each: u64,
     /// The server's limit. A larger amount counts as the limit.
-    most: u32,
+    pub(crate) most: u32,
     last_grant: u64,
     /// When the rate last fell. An amount that was taken before is not returned, because it was taken at a higher rate.
     lowered_at: u64,
@@ -32,11 +32,6 @@ impl LearnedUnit {
 
     pub(crate) fn unit(&self) -> Unit {
         self.learner.unit
-    }
-
-    /// Returns the largest amount of a request.
-    pub(crate) fn most(&self) -> u32 {
-        self.most
     }
 
     /// Returns whether the permit of a request took an amount.
