@@ -34,8 +34,8 @@ pub use self::{
 pub use crate::limit::core::{
     Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Status, Submitted, Ticket,
 };
-pub use crate::policy::adaptive::Acceptance;
 use crate::policy::{Amounts, Unit};
+pub use crate::policy::{Taken, adaptive::Acceptance};
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;
