@@ -93,8 +93,8 @@ pub trait PermitIssuer: Send + Sync {
     fn left_flight(&self, _is_cancelled: bool) {}
 
     /// Called each time the amounts of the request change. `actual` replaces `charged`. The first `charged` is the
-    /// estimate of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. `accepted` is whether
-    /// the server's limits accepted the request, or `None` before the permit ends. Does nothing by default.
+    /// estimate of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. `accepted` is
+    /// whether the server's limits accepted the request, or `None` before the permit ends. Does nothing by default.
     fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts, _accepted: Option<bool>) {}
 }
 

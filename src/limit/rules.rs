@@ -184,7 +184,8 @@ impl LocalLimiter {
     /// - The unit caused a rejection if its quota has less than the request takes, or less than a twentieth of its
     ///   limit, and each reported quota of requests has permits left. The rate of requests then stays. Any other
     ///   rejection, such as a 429 without headers or because of a unit without amounts, lowers the rate of requests.
-    /// - The pause after a rejection holds up all requests. Its test then holds up only those with an amount of the unit.
+    /// - The pause after a rejection holds up all requests. Its test then holds up only those with an amount of the
+    ///   unit.
     /// - A request waits until the amounts before it are refilled, and not for its own. An amount above the server's
     ///   limit counts as the limit. Settled amounts replace the estimates.
     /// - The rates are in [`Snapshot::learned_units`], and not in log events.

@@ -12,8 +12,8 @@ use crate::policy::{
 const USED_UP_PART: u64 = 20;
 
 impl Feedback {
-    /// Returns the units because of which the server rejected the request: quotas of them are used up, and no quota that
-    /// counts requests is.
+    /// Returns the units because of which the server rejected the request: quotas of them are used up, and no quota
+    /// that counts requests is.
     pub(super) fn rejecting_units(&self, taken: &Taken) -> impl Iterator<Item = Unit> {
         let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
         let is_rejected = self.acceptance == Acceptance::Throttled
@@ -87,8 +87,8 @@ impl Core {
         feedback.rejecting_units(taken).any(|unit| self.learned_units().any(|known| known.unit() == unit))
     }
 
-    /// Lets the learners of the units learn from a response. Returns what they have learned: whether anything has changed,
-    /// and the end of a new pause.
+    /// Lets the learners of the units learn from a response. Returns whether anything has changed, and the end of a new
+    /// pause.
     pub(super) fn observe_units(
         &mut self,
         feedback: &Feedback,
@@ -180,7 +180,8 @@ impl Core {
         self.advance(now);
     }
 
-    /// Replaces the amounts that a request took. Returns whether it takes more of a unit than before. `None` without units.
+    /// Replaces the amounts that a request took. Returns whether it takes more of a unit than before, or `None` without
+    /// units.
     fn settle_units(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> Option<bool> {
         let units = self.units.as_mut()?;
         let is_more = units.settle(taken_at, &taken.charged, actual, now);
