@@ -36,8 +36,9 @@ impl Units {
 }
 
 impl Core {
-    pub(super) fn learned_units(&self) -> impl Iterator<Item = &LearnedUnit> {
-        self.units.iter().flat_map(|units| &units.learned)
+    #[inline]
+    pub(super) fn learned_units(&self) -> std::slice::Iter<'_, LearnedUnit> {
+        self.units.as_ref().map_or([].as_slice(), |units| &units.learned).iter()
     }
 
     /// Returns the learner of requests, and those of other units.
