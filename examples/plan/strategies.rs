@@ -14,6 +14,7 @@ use tower_outbound::{
     limit::{Amounts, Priority, Unit},
     test_util::limiter::{
         Acceptance, Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Status, Submitted,
+        Taken,
     },
 };
 
@@ -205,16 +206,19 @@ impl Limiter {
         let Self::Core { core, block, estimate, is_plain } = self else { return false };
         let is_accepted = feedback.acceptance == Acceptance::Accepted && feedback.pause.is_none();
         let has_limits = !feedback.remaining.is_empty() && core.reads_remaining();
-        let is_ordinary = is_accepted && !has_limits && !core.reads_all(now);
+        let counts_tokens = !*is_plain && core.learns();
+        let is_ordinary = is_accepted && !has_limits && !counts_tokens && !core.reads_all(now);
+        let accepted = Some(feedback.acceptance == Acceptance::Accepted);
+        let taken = Taken { is_accepted: accepted, ..Taken::of(*estimate) };
         if is_ordinary {
             core.released(1);
         } else {
             close(core, block, now);
             let grant = Grant::new(sent_at, NonZeroU32::MIN);
-            core.finished(grant, End::Response(feedback, sent_at), now);
+            core.finished(grant, End::Response(feedback, sent_at), &taken, now);
         }
         if !*is_plain {
-            core.settle(sent_at, estimate, &Amounts::of(Unit::Tokens, actual), now);
+            core.settle(sent_at, &taken, &Amounts::of(Unit::Tokens, actual), now);
             core.end_in_flight(false, now);
         }
         !is_ordinary || !*is_plain

@@ -16,7 +16,7 @@ use crate::{
     call::RequestHead,
     clock::{self, Instant},
     error::Refusal,
-    policy::{Amounts, signal::Scope},
+    policy::{Amounts, Taken, signal::Scope},
 };
 
 /// The limiter of an account together with the limiters of its parts, such as endpoints or tenants. A request takes its
@@ -69,6 +69,9 @@ use crate::{
 ///
 /// Each limiter forecasts only its own wait. A request that must wait in both queues may therefore be refused later
 /// than on arrival, but never waits beyond its bounds.
+///
+/// [`with_max_queue`](super::RateLimitLayer::with_max_queue) bounds the queue of each part, so that many requests of one
+/// part fill only its own queue. It also bounds the number of parts that wait in the queue of the account.
 #[derive(Clone)]
 pub struct Joint<K> {
     account: LocalLimiter,
@@ -163,9 +166,11 @@ impl PermitIssuer for JointIssuer {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = |(limiter, at): &(LocalLimiter, u64), own: Scope| match response.concerning(own) {
-            Some(response) => limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response),
+            Some(response) => {
+                limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response, permit.taken())
+            }
             None => {
-                limiter.shared.dropped((permit.cost(), *at), false);
+                limiter.shared.dropped((permit.cost(), *at), false, permit.taken());
                 Effect::default()
             }
         };
@@ -175,7 +180,7 @@ impl PermitIssuer for JointIssuer {
 
     fn dropped(&self, permit: &Permit<'_>) {
         for (limiter, at) in &self.0 {
-            limiter.shared.dropped((permit.cost(), *at), permit.sent_at().is_some());
+            limiter.shared.dropped((permit.cost(), *at), permit.sent_at().is_some(), permit.taken());
         }
     }
 
@@ -189,9 +194,10 @@ impl PermitIssuer for JointIssuer {
         }
     }
 
-    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts) {
+    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts, accepted: Option<bool>) {
+        let taken = Taken { is_accepted: accepted, ..Taken::of(*charged) };
         for (limiter, at) in &self.0 {
-            limiter.shared.settle(*at, charged, actual);
+            limiter.shared.settle(*at, &taken, actual);
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     clock::Instant,
     error::Refusal,
-    policy::{Amounts, Quota},
+    policy::{Amounts, Quota, Taken},
 };
 
 /// An in-process limiter: a queue with priorities in front of a rule that grants permits. The rule is one of four:
@@ -245,11 +245,13 @@ impl PermitIssuer for LocalLimiter {
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
-        self.shared.completed((permit.cost(), self.time(permit)), permit.sent_at(), response)
+        let grant = (permit.cost(), self.time(permit));
+        self.shared.completed(grant, permit.sent_at(), response, permit.taken())
     }
 
     fn dropped(&self, permit: &Permit<'_>) {
-        self.shared.dropped((permit.cost(), self.time(permit)), permit.sent_at().is_some());
+        let grant = (permit.cost(), self.time(permit));
+        self.shared.dropped(grant, permit.sent_at().is_some(), permit.taken());
     }
 
     fn counts_in_flight(&self) -> bool {
@@ -260,12 +262,13 @@ impl PermitIssuer for LocalLimiter {
         self.shared.end_in_flight(is_cancelled);
     }
 
-    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts) {
+    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts, accepted: Option<bool>) {
         // The amounts were taken up to this time before the permit was collected.
         let collected_at = self.shared.setup.clock.since_origin(granted_at);
+        let taken = Taken { is_accepted: accepted, ..Taken::of(*charged) };
         self.locked(|core, now| {
             let taken_at = collected_at.saturating_sub(core.longest_uncollected());
-            core.settle(taken_at, charged, actual, now);
+            core.settle(taken_at, &taken, actual, now);
         });
     }
 }

@@ -93,9 +93,9 @@ pub trait PermitIssuer: Send + Sync {
     fn left_flight(&self, _is_cancelled: bool) {}
 
     /// Called each time the amounts of the request change. `actual` replaces `charged`. The first `charged` is the
-    /// estimate of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. Does nothing by
-    /// default.
-    fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts) {}
+    /// estimate of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. `accepted` is
+    /// whether the server's limits accepted the request, or `None` before the permit ends. Does nothing by default.
+    fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts, _accepted: Option<bool>) {}
 }
 
 impl<'a> Permit<'a> {
@@ -145,7 +145,9 @@ impl<'a> Permit<'a> {
             Issuer::Shared(limiter, at) => Some(Settlement::of_shared(limiter, *at, amounts)),
             Issuer::Custom(issuer, at) => {
                 let (issuer, at) = (issuer.clone()?, *at);
-                Some(Settlement::new(amounts, move |charged, actual| issuer.settled(at, charged, actual)))
+                Some(Settlement::new(amounts, move |taken, actual| {
+                    issuer.settled(at, &taken.charged, actual, taken.is_accepted);
+                }))
             }
         }
     }
@@ -214,7 +216,9 @@ impl<'a> Permit<'a> {
     /// Ends the request of this permit without reporting a response. Use this method if the response does not concern
     /// this limiter.
     pub fn release(mut self) {
-        self.settlement = None;
+        if !self.is_reported {
+            self.report_unrelated();
+        }
         self.sent_at = None;
     }
 }

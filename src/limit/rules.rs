@@ -175,6 +175,22 @@ impl LocalLimiter {
     /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
     /// server.
     ///
+    /// # Tokens and other units
+    ///
+    /// The limiter also learns the rate of each unit that responses report, such as OpenAI's tokens, if the requests
+    /// have [amounts](super::Amounts) of the unit. Only the amounts of accepted requests raise the rate.
+    ///
+    /// - A quota of the unit is the ceiling of its rate, and makes the limiter ignore the headers of the unit until the
+    ///   first rejection because of it.
+    /// - The unit caused a rejection if its quota has less than the request takes, or less than a twentieth of its
+    ///   limit, and each reported quota of requests has permits left. The rate of requests then stays. Any other
+    ///   rejection, such as a 429 without headers or because of a unit without amounts, lowers the rate of requests.
+    /// - The pause after a rejection holds up all requests. Its test then holds up only those with an amount of the
+    ///   unit.
+    /// - A request waits until the amounts before it are refilled, and not for its own. An amount above the server's
+    ///   limit counts as the limit. Settled amounts replace the estimates.
+    /// - The rates are in [`Snapshot::learned_units`], and not in log events.
+    ///
     /// # Notes
     ///
     /// - [`Snapshot::learned`] contains the learned rate. The layer logs each change at DEBUG as

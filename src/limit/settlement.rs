@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::shell::Shared;
-use crate::policy::Amounts;
+use crate::policy::{Amounts, Taken};
 
 /// Reports the actual amounts of a request, such as its tokens, to the limiter that counts the estimate.
 ///
@@ -51,49 +51,60 @@ use crate::policy::Amounts;
 #[derive(Clone)]
 pub struct Settlement(Arc<Charge<Settled>>);
 
-/// The amounts that a request takes so far, and the function that passes a change to the limiter.
+/// What a request takes so far, and the function that passes a change to the limiter.
 struct Charge<F: ?Sized> {
-    amounts: Mutex<Amounts>,
+    taken: Mutex<Taken>,
     settled: F,
 }
 
 /// Receives the amounts so far and the new ones.
-type Settled = dyn Fn(&Amounts, &Amounts) + Send + Sync;
+type Settled = dyn Fn(&Taken, &Amounts) + Send + Sync;
 
 impl Settlement {
-    pub(super) fn new(
-        amounts: Amounts,
-        settled: impl Fn(&Amounts, &Amounts) + Send + Sync + 'static,
-    ) -> Self {
-        Self(Arc::new(Charge { amounts: Mutex::new(amounts), settled }))
+    pub(super) fn new(amounts: Amounts, settled: impl Fn(&Taken, &Amounts) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Charge { taken: Mutex::new(Taken::of(amounts)), settled }))
     }
 
     /// Settles amounts that `limiter` took at `taken_at`.
     pub(super) fn of_shared(limiter: &Arc<Shared>, taken_at: u64, amounts: Amounts) -> Self {
         let limiter = Arc::clone(limiter);
-        Self::new(amounts, move |charged, actual| limiter.settle(taken_at, charged, actual))
+        Self::new(amounts, move |taken, actual| limiter.settle(taken_at, taken, actual))
     }
 
     /// Reports the actual amounts. They replace the estimate, or the amounts of an earlier call. A smaller amount is
     /// available again at once, so report it only if it is final. Zero is valid, for example if the service does not count a
     /// 304.
     pub fn settle(&self, actual: Amounts) {
-        let charged = std::mem::replace(&mut *self.amounts(), actual);
-        if charged == actual {
+        let mut taken = self.lock();
+        let before = *taken;
+        taken.charged = actual;
+        drop(taken);
+        if before.charged == actual {
             return;
         }
         // Outside the lock, because the limiter wakes waiters. Several calls may arrive in any order, because each passes
         // only its difference.
-        (self.0.settled)(&charged, &actual);
+        (self.0.settled)(&before, &actual);
     }
 
     /// Returns the amounts that the request takes so far: the estimate until the first [`settle`](Self::settle).
     pub fn charged(&self) -> Amounts {
-        *self.amounts()
+        self.taken().charged
     }
 
-    fn amounts(&self) -> MutexGuard<'_, Amounts> {
-        self.0.amounts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn taken(&self) -> Taken {
+        *self.lock()
+    }
+
+    /// Records that the permit has ended. Returns what the request takes.
+    pub(super) fn end(&self, is_accepted: bool) -> Taken {
+        let mut taken = self.lock();
+        taken.is_accepted = Some(is_accepted);
+        *taken
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@ pub use super::core::UnitState;
 pub use crate::policy::adaptive::LearnedFrom;
 use crate::{
     clock::Instant,
-    policy::{QuotaName, Remaining},
+    policy::{QuotaName, Remaining, Unit},
 };
 
 /// The state of a limiter at one point in time. Its times have the type `T`.
@@ -27,8 +27,9 @@ pub struct Snapshot<T = Instant> {
     /// `redacted` if it is a text of the server that contains the key, or whose call is unknown.
     pub quota: Option<QuotaName>,
     /// The server's quotas of tokens, points and other units that have not reset, from the last response that the
-    /// limiter read and that reported any. Their resets are counted from this snapshot. An empty quota limits requests
-    /// if it caused a rejection without a stated delay, or if the limiter has a quota in the same unit and
+    /// limiter read and that reported any. Their resets are counted from this snapshot. An adaptive limiter learns a rate
+    /// from them. For other limiters, an empty quota limits requests if it caused a rejection without a stated delay, or
+    /// if the limiter has a quota in the same unit and
     /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
     ///
     /// A limiter with a quota reads them from rejected requests and from the responses that end a pause, unless
@@ -50,6 +51,9 @@ pub struct Snapshot<T = Instant> {
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.
     pub learned: Option<Learned<T>>,
+    /// The learned rate of each unit other than requests: see
+    /// [`adaptive`](crate::limit::LocalLimiter::adaptive#tokens-and-other-units).
+    pub learned_units: Vec<Learned<T>>,
 }
 
 /// What a response changed in a limiter. The rate-limit layer logs it.
@@ -82,7 +86,9 @@ impl Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Learned<T = Instant> {
-    /// The time between two requests.
+    /// What the rate counts.
+    pub unit: Unit,
+    /// The time between two requests, or between two of the unit.
     pub interval: Duration,
     /// The limit and the window of the quota in the server's rate-limit headers. If the headers report several quotas,
     /// this is the one that allows the lowest rate. If they contain no window, the longest reset so far represents it.
@@ -94,7 +100,7 @@ pub struct Learned<T = Instant> {
 }
 
 impl Learned {
-    /// Returns the requests per second.
+    /// Returns the requests per second, or the amount of the unit per second.
     pub fn rate(&self) -> f64 {
         1.0 / self.interval.as_secs_f64()
     }
@@ -103,7 +109,7 @@ impl Learned {
 impl<T> Learned<T> {
     /// Converts the times with `time`.
     pub(super) fn with_times<U>(self, time: impl FnOnce(T) -> U) -> Learned<U> {
-        let Self { interval, quota, source, throttled_at } = self;
-        Learned { interval, quota, source, throttled_at: throttled_at.map(time) }
+        let Self { unit, interval, quota, source, throttled_at } = self;
+        Learned { unit, interval, quota, source, throttled_at: throttled_at.map(time) }
     }
 }

@@ -21,7 +21,7 @@ const UNITS: usize = 5;
 /// - [`Unit::Requests`] and [`Unit::Concurrency`] have no amounts, so [`with`](Self::with) ignores them. See
 ///   [`PermitCost`](crate::limit::PermitCost) and
 ///   [`with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight).
-/// - A limiter ignores the units for which it has no quota.
+/// - A limiter ignores the units for which it has no quota and learns no rate.
 /// - An amount above the limit of the quota counts as the limit. Otherwise the request could never be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amounts([u32; UNITS]);
@@ -81,6 +81,29 @@ impl fmt::Debug for Amounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = Unit::NAMES.iter().filter(|(unit, _)| self.get(*unit) > 0);
         f.debug_map().entries(units.map(|(unit, name)| (name, self.get(*unit)))).finish()
+    }
+}
+
+/// What one request takes of each unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Taken {
+    /// What its permit took.
+    pub granted: Amounts,
+    /// What it takes so far. Settled amounts replace the granted ones.
+    pub charged: Amounts,
+    /// Whether the server accepted the request. `None` until its permit ends.
+    pub is_accepted: Option<bool>,
+}
+
+impl Taken {
+    /// The amounts of a permit.
+    pub const fn of(granted: Amounts) -> Self {
+        Self { granted, charged: granted, is_accepted: None }
+    }
+
+    /// The amounts of a permit whose request was not sent.
+    pub const fn unsent(granted: Amounts) -> Self {
+        Self { granted, charged: Amounts::NONE, is_accepted: Some(false) }
     }
 }
 

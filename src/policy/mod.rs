@@ -50,17 +50,17 @@ mod structured;
 #[cfg(feature = "serde")]
 mod text;
 
-pub use self::{
-    amounts::Amounts,
-    budget::Budget,
-    priority::Priority,
-    quota::Quota,
-    rate_limit::{QuotaName, Remaining, Unit},
-};
 pub(crate) use self::{
     amounts::Totals,
     backoff::{ExponentialBackoff, Jitter},
     retry_decision::RetryDecision,
+};
+pub use self::{
+    amounts::{Amounts, Taken},
+    budget::Budget,
+    priority::Priority,
+    quota::Quota,
+    rate_limit::{QuotaName, Remaining, Unit},
 };
 #[cfg(fuzzing)]
 pub use self::{

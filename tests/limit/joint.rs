@@ -541,3 +541,23 @@ async fn unpolled_request_delays_its_part_by_at_most_a_second() {
     assert!(start.elapsed() <= millis(1_200), "{:?}", start.elapsed());
     unpolled.await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn flood_of_one_part_fills_its_own_queue_and_delays_no_other_part() {
+    let joint = joint(LocalLimiter::paced_window(one_per_second()), |_| LocalLimiter::without_quota());
+    let bounded = PermitRequest::new().with_max_queue(3);
+    let mut calls = JoinSet::new();
+    for part in repeat_n(0, 10).chain([1]) {
+        let call = acquire(&joint, part, &bounded);
+        calls.spawn(async move { (part, call.await.map(drop).map_err(|refusal| refusal.reason())) });
+    }
+    sleep(millis(1)).await;
+    assert_eq!(joint.account().snapshot().queued, 2, "one request of each part");
+    let mut outcomes = Vec::new();
+    while let Some(outcome) = calls.join_next().await {
+        outcomes.push(outcome.unwrap());
+    }
+    outcomes.retain(|outcome| *outcome != (0, Err(Reason::QueueFull)));
+    // One request was granted at once and three were queued. The parts take turns.
+    assert_eq!(outcomes, [(0, Ok(())), (0, Ok(())), (1, Ok(())), (0, Ok(())), (0, Ok(()))]);
+}

@@ -144,8 +144,8 @@ impl PermitIssuer for Inner {
         self.query_now();
     }
 
-    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts) {
-        self.limiter.settled(granted_at, charged, actual);
+    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts, accepted: Option<bool>) {
+        self.limiter.settled(granted_at, charged, actual, accepted);
         if self.settings.has_units() {
             self.query_now();
         }

@@ -242,6 +242,6 @@ impl Core {
         if let Some(source) = self.supply.source() {
             return source.grace().max(is_unknown);
         }
-        is_unknown | u64::from(self.supply.learner().is_some_and(|learner| learner.probe_ends().is_some()))
+        is_unknown | u64::from(self.learners().any(|learner| learner.probe_ends().is_some()))
     }
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     limit::snapshot::Learned,
     policy::{
-        Quota, Remaining, Unit,
+        Quota, Remaining, Taken, Unit,
         adaptive::{Acceptance, Learner, Observation},
     },
 };
@@ -38,14 +38,6 @@ impl Feedback {
         let is_empty = |quota: &Remaining| quota.left() == 0 && !quota.reset_after().is_zero();
         self.pause.is_some() || self.remaining.iter().any(is_empty)
     }
-
-    /// Returns whether the server rejected the request, and only quotas that do not count requests are used up.
-    fn rejects_by_unit(&self) -> bool {
-        let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
-        self.acceptance == Acceptance::Throttled
-            && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0)
-            && self.others.iter().any(|quota| quota.left() == 0)
-    }
 }
 
 /// How a request ended.
@@ -68,7 +60,7 @@ impl Core {
     /// Returns whether the remaining permits of accepted responses apply.
     pub fn reads_remaining(&self) -> bool {
         let reads = match self.supply.learner() {
-            Some(learner) => learner.reads_headers(),
+            Some(_) => self.learners().any(Learner::reads_headers),
             None => !self.server.has_quota,
         };
         reads || self.obeys_remaining
@@ -81,19 +73,20 @@ impl Core {
             return true;
         }
         let Some(learner) = self.supply.learner() else { return false };
-        learner.is_probing() || learner.has_changed() || self.server.any() && self.server.tidy(now)
+        let is_probing = self.learners().any(Learner::is_probing);
+        is_probing || learner.has_changed() || self.server.any() && self.server.tidy(now)
     }
 
     /// Records the end of a request. Returns the learned rate if it has changed.
-    pub fn finished(&mut self, grant: Grant, end: End<'_>, now: u64) -> Option<Learned<u64>> {
+    pub fn finished(&mut self, grant: Grant, end: End<'_>, taken: &Taken, now: u64) -> Option<Learned<u64>> {
         match end {
-            End::Response(feedback, sent_at) => self.respond(grant, feedback, sent_at, now),
+            End::Response(feedback, sent_at) => self.respond(grant, (feedback, taken), sent_at, now),
             End::Unconfirmed => {
                 self.server.unconfirmed.add(grant.cost.get().into(), now);
-                self.lose(grant.at, true, now);
+                self.lose(grant.at, taken, true, now);
                 self.release(grant.cost, false);
             }
-            End::Unsent => self.waste(grant.cost, grant.at, now),
+            End::Unsent => self.waste(grant.cost, grant.at, taken, now),
         }
         self.advance(now);
         // A change is reported with a response.
@@ -108,7 +101,7 @@ impl Core {
         self.server.pause.begun.take()
     }
 
-    fn respond(&mut self, grant: Grant, feedback: &Feedback, sent_at: u64, now: u64) {
+    fn respond(&mut self, grant: Grant, (feedback, taken): (&Feedback, &Taken), sent_at: u64, now: u64) {
         if !feedback.others.is_empty() {
             self.server.report_others(&feedback.others, now);
             self.report_units(&feedback.others, sent_at, now);
@@ -129,8 +122,8 @@ impl Core {
         let uncounted = self.uncounted(now);
         let progress = self.progress();
         let mut is_changed = false;
-        // The quota of requests has accepted a request that was rejected because of a unit that the limiter counts.
-        let is_by_unit = self.units.is_some() && feedback.rejects_by_unit();
+        // The quota of requests has accepted a request that was rejected because of a unit that the limiter learns.
+        let is_by_unit = self.is_by_unit(feedback, taken);
         let acceptance = if is_by_unit { Acceptance::Accepted } else { feedback.acceptance };
         let obeys_remaining = match self.supply.learner_mut() {
             Some(learner) => {
@@ -141,10 +134,10 @@ impl Core {
                     requested_pause: feedback.pause,
                     remaining: &feedback.remaining,
                 };
-                let before = (learner.interval(), learner.is_probing());
-                let pause = learner.observe(&observation, progress, now);
-                is_changed = before != (learner.interval(), learner.is_probing());
-                is_changed |= pause.is_some_and(|until| match states_end {
+                let of_requests = learner.learn(&observation, progress, now);
+                let of_units = self.observe_units(feedback, taken, (grant.at, sent_at), now);
+                is_changed = of_requests.0 | of_units.0;
+                is_changed |= of_requests.1.max(of_units.1).is_some_and(|until| match states_end {
                     true => self.server.state_pause(until, now),
                     false => self.server.pause(until, now),
                 });
@@ -164,7 +157,8 @@ impl Core {
             }
         };
         // A rejection because of another unit proves nothing about the requests, which the limiter's quota limits.
-        let ignores_requests = self.server.has_quota && !self.obeys_remaining && feedback.rejects_by_unit();
+        let is_by_other = feedback.rejecting_units(taken).next().is_some();
+        let ignores_requests = self.server.has_quota && !self.obeys_remaining && is_by_other;
         let applies =
             |quota: &&Remaining| obeys_remaining && !(ignores_requests && quota.unit() == Unit::Requests);
         let remaining = feedback.remaining.iter().filter(applies);
@@ -185,7 +179,7 @@ impl Core {
     /// Discards the server limits, and the rate that follows from the server's quotas.
     pub fn resume(&mut self, now: u64) {
         self.server.reset();
-        self.units.iter_mut().for_each(|units| units.reports.clear());
+        self.units.iter_mut().for_each(|units| units.resume());
         self.supply.learner_mut().into_iter().for_each(Learner::resume);
         self.lateness.hold(now);
         self.advance(now);
@@ -247,7 +241,7 @@ impl Core {
     pub fn is_expired(&self, at: u64, now: u64) -> bool {
         now.saturating_sub(at) > self.lateness.slack
             || self.server.is_shut(at, now)
-            || self.supply.learner().is_some_and(|learner| learner.is_void(at))
+            || self.learners().any(|learner| learner.is_void(at))
     }
 
     /// Returns after which time granted permits expire if they are not collected.
@@ -272,17 +266,21 @@ impl Core {
     }
 
     /// Ends permits that were granted at `at` and whose request was not sent.
-    pub(super) fn waste(&mut self, cost: NonZeroU32, at: u64, now: u64) {
+    pub(super) fn waste(&mut self, cost: NonZeroU32, at: u64, taken: &Taken, now: u64) {
         if self.server.pause.is_probe(at) {
             self.server.renew_probe(now);
         }
-        self.lose(at, false, now);
+        self.lose(at, taken, false, now);
         self.release(cost, false);
     }
 
-    /// Ends a probe that was granted at `granted_at` and will get no response.
-    fn lose(&mut self, granted_at: u64, was_sent: bool, now: u64) {
-        let lost = self.supply.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
+    /// Ends the probes of a request that was granted at `granted_at` and will get no response.
+    fn lose(&mut self, granted_at: u64, taken: &Taken, was_sent: bool, now: u64) {
+        let mut lost = self.supply.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
+        for unit in self.units.iter_mut().flat_map(|units| &mut units.learned) {
+            unit.end(taken);
+            lost = lost.max(unit.lose(taken, granted_at, was_sent));
+        }
         if let Some(until) = lost {
             self.lateness.hold(now);
             self.server.pause(until, now);

@@ -70,7 +70,8 @@ impl Core {
             return source.available(now) >= cost.get();
         }
         self.supply.progress(progress, cost.get(), now);
-        self.due(head, now) <= now && self.supply.is_open(cost.get(), now)
+        self.advance_units(&head.waiter.amounts, now);
+        self.due(head, now) <= now && self.is_open(cost, &head.waiter.amounts, now)
     }
 
     /// Returns when [`advance`](Self::advance) must be called next. Returns `None` if no request is
@@ -85,7 +86,7 @@ impl Core {
                 return at.saturating_add(u64::from(head.waiter.patience) + 1);
             }
             let due = self.due(&head, now);
-            let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
+            let probe_ends = self.probe_ends(&head.waiter.amounts);
             let wake = match probe_ends.filter(|_| due <= now) {
                 _ if due <= now && self.is_full_for(head.waiter.is_in_flight) => u64::MAX,
                 Some(ends) => ends,
@@ -114,15 +115,16 @@ impl Core {
     ) -> bool {
         let (permits, progress) = (u64::from(cost.get()), self.progress());
         self.supply.progress(progress, cost.get(), now);
+        self.advance_units(amounts, now);
         // The server's limits come first, so that no slow start begins while they hold up the grants.
         if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
             return false;
         }
-        if self.is_full_for(is_in_flight) || !self.supply.is_open(cost.get(), now) {
+        if self.is_full_for(is_in_flight) || !self.is_open(cost, amounts, now) {
             return false;
         }
         // Permits behind a probe become available at its end.
-        let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
+        let probe_ends = self.probe_ends(amounts);
         let from = probe_ends.map_or(from, |ends| from.max(ends.min(now)));
         let from = self.units.as_ref().map_or(from, |units| units.due(from, &Totals::NONE, amounts));
         if from > now {
@@ -133,6 +135,9 @@ impl Core {
             None => self.supply.take(cost, (reserve, from), progress, now),
         };
         let Some(at) = taken else { return false };
+        if self.supply.learner().is_some() && !amounts.is_empty() {
+            self.learn_units(amounts, now);
+        }
         self.units.iter_mut().for_each(|units| units.take(at, amounts, now));
         self.lateness.taken_at = at;
         if self.server.any() {

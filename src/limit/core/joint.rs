@@ -44,7 +44,8 @@ impl Core {
         }
         let (cost, progress) = (ask.cost.get(), self.progress());
         self.supply.progress(progress, cost, now);
-        self.due_of_new(ask, now) <= now && self.supply.is_open(cost, now)
+        self.advance_units(ask.amounts, now);
+        self.due_of_new(ask, now) <= now && self.is_open(ask.cost, ask.amounts, now)
     }
 
     /// Returns whether [`status`](Self::status) would grant the permits of a queued request now. Its offer ends if

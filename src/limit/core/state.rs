@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::{Core, Ticket};
 use crate::{
     limit::snapshot::{Learned, Snapshot},
-    policy::{Priority, adaptive::Progress},
+    policy::{
+        Priority,
+        adaptive::{Learner, Progress},
+    },
 };
 
 impl Core {
@@ -58,6 +61,7 @@ impl Core {
         let available = u32::try_from(left).unwrap_or(u32::MAX);
         let requests_in_flight = self.requests_in_flight(now);
         let is_full = self.in_flight.as_ref().is_some_and(|it| it.requests(now) >= it.max.get());
+        let timed = |learned: Learned<u64>| learned.with_times(&time);
         Snapshot {
             available: if self.server.pause.is_on(now) || is_full { 0 } else { available },
             queued: self.queue.len(Priority::COUNT),
@@ -70,7 +74,8 @@ impl Core {
             in_flight: self.permits_in_flight(),
             requests_in_flight,
             units: self.units.iter().flat_map(|units| units.states(now)).collect(),
-            learned: self.learned().map(|learned| learned.with_times(time)),
+            learned: self.learned().map(timed),
+            learned_units: self.learners().skip(1).filter_map(learned_by).map(timed).collect(),
         }
     }
 
@@ -80,13 +85,7 @@ impl Core {
     }
 
     pub(super) fn learned(&self) -> Option<Learned<u64>> {
-        let learner = self.supply.learner()?;
-        learner.rate.map(|_| Learned {
-            interval: Duration::from_nanos(learner.interval()),
-            quota: learner.quota(),
-            source: learner.source,
-            throttled_at: learner.throttled_at,
-        })
+        learned_by(self.supply.learner()?)
     }
 
     fn permits_in_flight(&self) -> u64 {
@@ -104,6 +103,17 @@ impl Core {
         Progress {
             accepted: self.released.wrapping_sub(self.not_accepted),
             in_flight: self.permits_in_flight(),
+            each: 1,
         }
     }
+}
+
+fn learned_by(learner: &Learner) -> Option<Learned<u64>> {
+    learner.rate.map(|_| Learned {
+        unit: learner.unit,
+        interval: Duration::from_nanos(learner.interval()),
+        quota: learner.quota(),
+        source: learner.source,
+        throttled_at: learner.throttled_at,
+    })
 }

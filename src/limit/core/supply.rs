@@ -19,7 +19,7 @@ const FIRST: u64 = 10;
 
 /// A limiter with a learned rate is in use for this time after its last grant, so that a
 /// [`Keyed`](crate::limit::Keyed) does not forget the rate: ten minutes in nanoseconds.
-const KEPT: u64 = 600_000_000_000;
+pub(super) const KEPT: u64 = 600_000_000_000;
 
 /// The configured quotas, and the rate of a limiter that learns. A struct of both, because all of their limits apply.
 #[derive(Debug)]

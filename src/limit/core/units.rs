@@ -3,13 +3,18 @@
 
 use std::cell::Cell;
 
-use super::quotas::{QuotaState, Quotas, Rule};
-use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
+use super::{
+    quotas::{QuotaState, Quotas, Rule},
+    supply::KEPT,
+};
+use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, adaptive::LearnedUnit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
 #[derive(Debug)]
 pub(crate) struct Units {
     pub(super) quotas: Quotas,
+    /// The learned rates of an adaptive limiter.
+    pub(super) learned: Vec<LearnedUnit>,
     /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
     pub(super) is_stored: bool,
     pub(crate) reports: Vec<Reported>,
@@ -118,10 +123,20 @@ impl Units {
     /// Returns `None` if no quota counts a unit other than requests.
     pub(super) fn new(quotas: &[Quota], rule: Rule) -> Option<Box<Self>> {
         let quotas = Quotas::of(others(quotas), rule);
-        (!quotas.is_empty()).then(|| {
-            let (reports, delaying) = (Vec::new(), Cell::new(None));
-            Box::new(Self { quotas, is_stored: false, reports, changed_at: None, delaying })
-        })
+        (!quotas.is_empty()).then(|| Box::new(Self { quotas, ..*Self::empty() }))
+    }
+
+    /// Creates the state of an adaptive limiter without quotas of other units.
+    pub(super) fn empty() -> Box<Self> {
+        let (quotas, delaying) = (Quotas::new(&[], Rule::Learned), Cell::new(None));
+        let (learned, reports) = (Vec::new(), Vec::new());
+        Box::new(Self { quotas, learned, is_stored: false, reports, changed_at: None, delaying })
+    }
+
+    /// Discards what the server reported.
+    pub(super) fn resume(&mut self) {
+        self.reports.clear();
+        self.learned.iter_mut().for_each(|unit| unit.learner.resume());
     }
 
     /// Creates the quotas of a limiter whose store counts the amounts.
@@ -139,7 +154,10 @@ impl Units {
             // A store reports when the amount of its query fits. A smaller amount may fit earlier.
             (if it.left() < total && it.needed <= total { it.until } else { start }, it.unit)
         });
-        let last = quotas.chain(reports).filter(|(due, _)| *due > start).max_by_key(|(due, _)| *due);
+        let learned = self.learned.iter();
+        let learned = learned.map(|it| (it.due(start, ahead.get(it.unit()), amounts), it.unit()));
+        let last =
+            quotas.chain(reports).chain(learned).filter(|(due, _)| *due > start).max_by_key(|(due, _)| *due);
         self.delaying.set(last);
         last.map_or(start, |(due, _)| due)
     }
@@ -155,7 +173,12 @@ impl Units {
             let (unit, own) = (it.unit(), it.quota.limit());
             limits.with(unit, if let known @ 1.. = limits.get(unit) { known.min(own) } else { own })
         };
-        self.quotas.states.iter().fold(Amounts::NONE, limit)
+        let limits = self.quotas.states.iter().fold(Amounts::NONE, limit);
+        let learned = |limits: Amounts, it: &LearnedUnit| {
+            let known = Some(limits.get(it.unit())).filter(|known| *known > 0);
+            limits.with(it.unit(), known.map_or(it.most, |known| known.min(it.most)))
+        };
+        self.learned.iter().fold(limits, learned)
     }
 
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
@@ -169,6 +192,7 @@ impl Units {
         for report in &mut self.reports {
             report.used = report.used.saturating_add(amounts.get(report.unit).into());
         }
+        self.learned.iter_mut().for_each(|unit| unit.take(amounts, now));
     }
 
     /// Replaces the amounts that a request took at `taken`. Returns whether it takes more of a unit than before.
@@ -219,7 +243,10 @@ impl Units {
     }
 
     pub(super) fn is_whole(&self, now: u64) -> bool {
-        self.quotas.is_whole(now) && self.reports.iter().all(|report| report.until <= now)
+        let is_lost = |unit: &LearnedUnit| unit.is_whole(KEPT, now);
+        self.quotas.is_whole(now)
+            && self.learned.iter().all(is_lost)
+            && self.reports.iter().all(|report| report.until <= now)
     }
 
     pub(super) fn states(&self, now: u64) -> impl Iterator<Item = UnitState> {
@@ -238,9 +265,15 @@ impl Units {
         if others(quotas).eq(own.iter().flat_map(|own| &own.quotas.states).map(|quota| &quota.quota)) {
             return;
         }
-        let old = std::mem::replace(own, Self::new(quotas, rule));
+        let mut old = std::mem::replace(own, Self::new(quotas, rule));
+        let learned = old.as_mut().map_or_else(Vec::new, |old| std::mem::take(&mut old.learned));
+        if own.is_none() && !learned.is_empty() {
+            *own = Some(Self::empty());
+        }
         let Some(own) = own else { return };
-        own.changed_at = Some(now);
+        (own.learned, own.changed_at) = (learned, Some(now));
+        let ceilings: Vec<_> = own.learned.iter().map(|it| own.ceiling(it.unit())).collect();
+        own.learned.iter_mut().zip(ceilings).for_each(|(it, ceiling)| it.learner.set_ceiling(ceiling));
         let Some(old) = old else { return };
         let is_limited =
             |report: &Reported| own.quotas.states.iter().any(|quota| quota.unit() == report.unit);

@@ -2,8 +2,8 @@
 
 use super::{Issuer, Permit, PermitIssuer};
 use crate::{
-    limit::{feedback::ResponseInfo, shell::Shared, snapshot::Effect},
-    policy::Amounts,
+    limit::{feedback::ResponseInfo, settlement::Settlement, shell::Shared, snapshot::Effect},
+    policy::{Amounts, Taken, adaptive::Acceptance},
 };
 
 impl Permit<'_> {
@@ -38,17 +38,20 @@ impl Permit<'_> {
     #[inline]
     pub(crate) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
         self.is_reported = true;
+        let reading = &response.reading;
+        let is_accepted = || reading.acceptance() == Acceptance::Accepted && !reading.is_permanent();
+        let taken = self.settlement.as_ref().map(|settlement| settlement.end(is_accepted()));
         match self.local() {
-            Some((limiter, at)) => limiter.completed((self.cost, at), self.sent_at, response),
+            Some((limiter, at)) => limiter.completed((self.cost, at), self.sent_at, response, taken),
             None => self.custom().map_or_else(Effect::default, |issuer| issuer.completed(self, response)),
         }
     }
 
     /// Reports the end of the permit without a response that concerns this limiter. The request stays in flight.
     pub(crate) fn report_unrelated(&mut self) {
-        let sent_at = self.sent_at.take();
+        let (sent_at, taken) = (self.sent_at.take(), self.end_amounts());
         match self.local() {
-            Some((limiter, at)) => limiter.dropped((self.cost, at), false),
+            Some((limiter, at)) => limiter.dropped((self.cost, at), false, taken),
             None => self.custom().into_iter().for_each(|issuer| issuer.dropped(self)),
         }
         (self.sent_at, self.is_reported) = (sent_at, true);
@@ -57,7 +60,17 @@ impl Permit<'_> {
     /// Records that the request was not sent. Its amounts are available again.
     pub(crate) fn mark_unsent(&mut self) {
         self.sent_at = None;
-        self.settlement.take().into_iter().for_each(|settlement| settlement.settle(Amounts::NONE));
+        self.settlement.iter().for_each(|settlement| settlement.settle(Amounts::NONE));
+    }
+
+    /// Returns what the request takes. `None` if it takes no amounts.
+    pub(crate) fn taken(&self) -> Option<Taken> {
+        self.settlement.as_ref().map(Settlement::taken)
+    }
+
+    /// Records that the server has not accepted the request. Returns what the request takes.
+    fn end_amounts(&self) -> Option<Taken> {
+        self.settlement.as_ref().map(|settlement| settlement.end(false))
     }
 
     /// Returns whether the request takes amounts.
@@ -93,10 +106,11 @@ impl Drop for Permit<'_> {
         }
         // The server may still process a request that was sent.
         let is_cancelled = self.sent_at.is_some();
+        let taken = if self.is_reported { None } else { self.end_amounts() };
         if let Some((limiter, at)) = self.local() {
             match self.is_reported {
                 true => limiter.end_in_flight(is_cancelled),
-                false => limiter.ended((self.cost, at), is_cancelled),
+                false => limiter.ended((self.cost, at), is_cancelled, taken),
             }
         } else if let Some(issuer) = self.custom() {
             if !self.is_reported {

@@ -12,7 +12,7 @@ use crate::{
         core::{Core, End, Status, Ticket},
         permit_request::PermitRequest,
     },
-    policy::Amounts,
+    policy::{Amounts, Taken},
 };
 
 /// The times of the grants of two limiters, or the refusal of one.
@@ -74,8 +74,8 @@ impl Place {
 /// Ends the permits of a request that is not sent.
 fn waste(core: &mut Core, status: Status, amounts: &Amounts, now: u64) {
     if let Status::Granted(grant) = status {
-        core.settle(grant.taken_at, amounts, &Amounts::NONE, now);
-        core.finished(grant, End::Unsent, now);
+        core.settle(grant.taken_at, &Taken::of(*amounts), &Amounts::NONE, now);
+        core.finished(grant, End::Unsent, &Taken::unsent(*amounts), now);
         core.end_in_flight(false, now);
     }
 }

@@ -183,7 +183,7 @@ fn permits_in_flight_are_never_fewer_than_those_that_were_not_released() {
         let other = Arc::clone(&limiter);
         let thread = thread::spawn(move || {
             let at = other.try_take(NonZeroU32::MIN).unwrap();
-            other.dropped((NonZeroU32::MIN, at), false);
+            other.dropped((NonZeroU32::MIN, at), false, None);
         });
         let in_flight = limiter.snapshot().in_flight;
         assert!((1..=2).contains(&in_flight), "{in_flight}");

@@ -10,7 +10,7 @@ use crate::{
         feedback::ResponseInfo,
         snapshot::Effect,
     },
-    policy::{Amounts, adaptive::Acceptance},
+    policy::{Amounts, Taken, adaptive::Acceptance},
 };
 
 impl Shared {
@@ -26,12 +26,13 @@ impl Shared {
         (cost, at): (NonZeroU32, u64),
         sent_at: Option<Instant>,
         response: &ResponseInfo<'_>,
+        taken: Option<Taken>,
     ) -> Effect {
         if response.reading.is_permanent() {
-            self.dropped((cost, at), true);
+            self.dropped((cost, at), true, taken);
             return Effect::default();
         }
-        if self.is_ordinary(response) {
+        if self.is_ordinary(response, taken.is_some()) {
             self.release(cost);
             return Effect::default();
         }
@@ -39,7 +40,7 @@ impl Shared {
         let feedback = Feedback::from(response);
         let end = End::Response(&feedback, sent_at);
         let (learned, begun) = self.locked(|core, now| {
-            let learned = core.finished(Grant::new(at, cost), end, now);
+            let learned = core.finished(Grant::new(at, cost), end, &taken.unwrap_or_default(), now);
             (learned, core.take_begun_pause())
         });
         Effect {
@@ -49,12 +50,12 @@ impl Shared {
         }
     }
 
-    /// Returns whether a response only releases its permits.
+    /// Returns whether a response only releases its permits. A limiter that learns counts the amounts of each request.
     #[inline]
-    fn is_ordinary(&self, response: &ResponseInfo<'_>) -> bool {
+    fn is_ordinary(&self, response: &ResponseInfo<'_>, has_amounts: bool) -> bool {
         let flags = self.flags.load(Ordering::Acquire);
         let learns = flags & flags::LEARNS != 0;
-        if flags & flags::READS_ALL != 0 {
+        if flags & flags::READS_ALL != 0 || learns && has_amounts {
             return false;
         }
         match response.reading.acceptance() {
@@ -86,24 +87,26 @@ impl Shared {
     }
 
     /// Replaces the amounts that a request took at `taken_at`.
-    pub(crate) fn settle(&self, taken_at: u64, charged: &Amounts, actual: &Amounts) {
-        self.locked(|core, now| core.settle(taken_at, charged, actual, now));
+    pub(crate) fn settle(&self, taken_at: u64, taken: &Taken, actual: &Amounts) {
+        self.locked(|core, now| core.settle(taken_at, taken, actual, now));
     }
 
     /// Releases the permits of a request without a response.
     #[inline]
-    pub(crate) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
+    pub(crate) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool, taken: Option<Taken>) {
         if was_sent || !self.release_ordinary(cost) {
-            self.locked(|core, now| core.finished(Grant::new(at, cost), unreported(was_sent), now));
+            let (grant, taken) = (Grant::new(at, cost), taken.unwrap_or_default());
+            self.locked(|core, now| core.finished(grant, unreported(was_sent), &taken, now));
         }
     }
 
     /// Releases the permits of a request without a response, which is no longer in flight.
     #[inline]
-    pub(crate) fn ended(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
+    pub(crate) fn ended(&self, (cost, at): (NonZeroU32, u64), was_sent: bool, taken: Option<Taken>) {
         if was_sent || !self.release_ordinary(cost) {
+            let (grant, taken) = (Grant::new(at, cost), taken.unwrap_or_default());
             self.locked(|core, now| {
-                core.finished(Grant::new(at, cost), unreported(was_sent), now);
+                core.finished(grant, unreported(was_sent), &taken, now);
                 core.end_in_flight(was_sent, now);
             });
         }

@@ -37,12 +37,14 @@ impl Learner {
         // low.
         let is_complete = if self.is_starting && slowest.is_none_or(|pace| !pace.is_exact) {
             let is_long = duration >= window || slowest.is_none() && is_block && accepted > self.block_run;
-            is_long && accepted >= START_RUN.saturating_add(progress.in_flight)
+            let requests = START_RUN.saturating_mul(progress.each);
+            is_long && accepted >= requests.saturating_add(progress.in_flight)
         } else {
             let prices = self.price.saturating_mul(PRICES_PER_RUN);
             // Without a window, a run with few requests in flight would be too short.
-            let requests = progress.in_flight.max(u64::from(slowest.is_none())) + 1;
-            duration >= window.max(prices) && accepted >= RUN.saturating_mul(requests)
+            let least = if slowest.is_none() { progress.each } else { 0 };
+            let permits = progress.in_flight.max(least).saturating_add(progress.each);
+            duration >= window.max(prices) && accepted >= RUN.saturating_mul(permits)
         };
         if !is_complete {
             return;
@@ -74,8 +76,20 @@ impl Learner {
         self.begin_run(progress, now);
     }
 
+    /// As [`observe`](Self::observe), and returns whether the rate has changed, or whether a probe is due or has ended.
+    pub(crate) fn learn(
+        &mut self,
+        response: &Observation<'_>,
+        progress: Progress,
+        now: u64,
+    ) -> (bool, Option<u64>) {
+        let before = (self.interval(), self.is_probing());
+        let pause = self.observe(response, progress, now);
+        (before != (self.interval(), self.is_probing()), pause)
+    }
+
     /// Learns from a response. Returns the end of a new pause.
-    pub(crate) fn observe(
+    pub(super) fn observe(
         &mut self,
         response: &Observation<'_>,
         progress: Progress,
@@ -91,7 +105,7 @@ impl Learner {
         if is_throttled {
             self.throttled_at = Some(now);
         }
-        if self.reads_headers() && self.quotas.read(response.remaining, &mut self.run.usage, now) {
+        if self.reads_headers() && self.quotas.read(response.remaining, self.unit, &mut self.run.usage, now) {
             self.adopt(progress, now);
         }
         // A probe without a response may have been replaced by another one, so each request since the cut counts.
@@ -121,7 +135,8 @@ impl Learner {
         if is_first {
             self.cut(is_outage, progress, now);
             (self.paused_at, self.is_outage_pause) = (Some(now), is_outage);
-            let shortest = if self.rate.is_some() { self.pacer.interval } else { FIRST_WAIT };
+            let interval = self.pacer.interval.saturating_mul(progress.each);
+            let shortest = if self.rate.is_some() { interval } else { FIRST_WAIT };
             self.wait = now.saturating_sub(response.sent_at).max(shortest).min(DOUBLED_WAIT);
         } else {
             let longest = if is_outage { LONGEST_OUTAGE_WAIT.max(self.pacer.interval) } else { LONGEST_WAIT };
@@ -195,7 +210,7 @@ impl Learner {
                 None => self.reopened_at = now,
             }
         }
-        self.pacer.arrival = now.saturating_add(self.pacer.interval);
+        self.pacer.arrival = now.saturating_add(self.pacer.interval.saturating_mul(progress.each));
         self.begin_run(progress, now);
     }
 

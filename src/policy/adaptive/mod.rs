@@ -18,6 +18,7 @@
 //! slow start then raises the rate by a quarter instead of doubling it, because each block takes minutes.
 
 mod learned_from;
+mod learned_unit;
 mod learning;
 mod observation;
 mod outage;
@@ -32,6 +33,7 @@ use std::time::Duration;
 pub use self::learned_from::LearnedFrom;
 pub use self::observation::Acceptance;
 pub(crate) use self::{
+    learned_unit::LearnedUnit,
     observation::{Observation, Progress},
     recent::IDLE,
 };
@@ -43,6 +45,7 @@ use self::{
     recent::Recent,
     server_quotas::{ServerQuotas, Usage},
 };
+use crate::policy::Unit;
 
 /// A throttled response lowers the rate to this share. With 0.8, up to 5 % of the requests are throttled after a bad
 /// first estimate. With 0.5, the limiter uses only 69 % of the quota of some servers.
@@ -93,10 +96,15 @@ const PROBE_LIFE: u64 = 10 * SECOND;
 const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
 /// The lowest rate, in requests per second.
 const LOWEST: f64 = 1.0 / 60.0;
+/// The highest rate, in requests per second. The pacer counts whole nanoseconds between two requests, so a higher rate
+/// would not be exact.
+const HIGHEST: f64 = 1e7;
 
-/// The learned state of a limiter. Times are nanoseconds since any fixed origin, and rates are requests per second.
+/// The learned rate of one unit. Times are nanoseconds since any fixed origin, and rates are requests, or amounts of the
+/// unit, per second.
 #[derive(Debug, Clone, Default)]
 pub struct Learner {
+    pub(crate) unit: Unit,
     /// The configured quota, or infinity.
     ceiling: f64,
     /// `None` until a throttled response or a header reports a limit.
@@ -282,7 +290,7 @@ impl Learner {
     }
 
     fn set(&mut self, rate: f64, source: LearnedFrom) {
-        self.put(Some(rate.max(LOWEST).min(self.ceiling)), source);
+        self.put(Some(rate.clamp(LOWEST, HIGHEST).min(self.ceiling)), source);
     }
 
     fn put(&mut self, rate: Option<f64>, source: LearnedFrom) {

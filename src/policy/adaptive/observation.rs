@@ -5,13 +5,15 @@ use crate::policy::rate_limit::Remaining;
 /// A second in nanoseconds, the unit of all times.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// The counts of permits that the queue keeps for the learner.
+/// The counts that the queue keeps for the learner: of permits, or of the amounts of a unit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
     /// The number of permits whose requests the server accepted so far.
     pub(crate) accepted: u64,
     /// The number of granted permits whose requests are neither completed nor dropped.
     pub(crate) in_flight: u64,
+    /// How much a usual request takes: one permit, or the mean amount.
+    pub(crate) each: u64,
 }
 
 /// Whether a server's rate limit accepted a request.

@@ -30,6 +30,11 @@ impl Pacer {
         }
     }
 
+    /// Adds taken permits back.
+    pub(super) fn give_back(&mut self, permits: u32) {
+        self.arrival = self.arrival.saturating_sub(self.interval.saturating_mul(permits.into()));
+    }
+
     pub(super) fn grant(&mut self, cost: u32, now: u64) {
         // A late timer does not lower the rate.
         let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };

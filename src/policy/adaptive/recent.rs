@@ -49,7 +49,8 @@ impl Recent {
         let rate = |period: Period| {
             let accepted = progress.accepted.saturating_sub(period.accepted);
             let duration = paused_at.saturating_sub(period.from).saturating_add(pause);
-            (accepted >= START_RUN).then(|| accepted as f64 * SECOND as f64 / duration.max(1) as f64)
+            (accepted >= START_RUN.saturating_mul(progress.each))
+                .then(|| accepted as f64 * SECOND as f64 / duration.max(1) as f64)
         };
         self.periods.into_iter().flatten().filter_map(rate).reduce(f64::max)
     }

@@ -18,8 +18,8 @@ const USED_UP_PART: u64 = 20;
 /// a quota applies only through throttled responses.
 const LONGEST_WINDOW: u64 = 120 * SECOND;
 
-/// A quota with more than a request per microsecond is not real, and determines no rate.
-const LEAST_INTERVAL: u64 = 1_000;
+/// A quota with more than a request, or a token, per 100 ns is not real, and determines no rate.
+const LEAST_INTERVAL: u64 = 100;
 
 /// The maximum number of quotas that are stored.
 const MAX_QUOTAS: usize = 8;
@@ -106,9 +106,9 @@ impl ServerQuotas {
     }
 
     /// Reads the headers of a response, and adds to the usage. Returns whether the slowest quota has changed.
-    pub(super) fn read(&mut self, reported: &[Remaining], usage: &mut Usage, now: u64) -> bool {
+    pub(super) fn read(&mut self, reported: &[Remaining], unit: Unit, usage: &mut Usage, now: u64) -> bool {
         // A quota of tokens determines no rate of requests, even if it has caused a rejection.
-        for reported in reported.iter().filter(|reported| reported.unit() == Unit::Requests) {
+        for reported in reported.iter().filter(|reported| reported.unit() == unit) {
             let reset_after = nanos(reported.reset_after());
             let reset_at = now.saturating_add(reset_after);
             let Some(quota) = self.of_policy(reported.policy(), reset_at) else { continue };

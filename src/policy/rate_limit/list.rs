@@ -12,10 +12,11 @@ use crate::policy::header_values::MAX_REQUESTED_DELAY;
 pub const MAX_POLICIES: usize = 8;
 
 /// What a quota counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Unit {
     /// Requests.
+    #[default]
     Requests,
     /// Tokens of a language model, those of the prompt and of the response together.
     Tokens,
@@ -106,7 +107,7 @@ impl Remaining {
         Self { reset_after, ..self }
     }
 
-    /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.
+    /// Returns what the quota counts. Only quotas of requests determine the rate of requests.
     pub const fn unit(&self) -> Unit {
         self.unit
     }

@@ -10,7 +10,7 @@ use super::{
     waits::{NEVER_MISSED, Refused},
 };
 use crate::error::Refusal;
-use crate::limit::core::{Ask, End, Feedback, Grant, Latest, PATIENCE, Stage, Status, Submitted};
+use crate::limit::core::{Ask, End, Feedback, Grant, Latest, PATIENCE, Rule, Stage, Status, Submitted};
 use crate::policy::{Amounts, Remaining, Unit, adaptive::Acceptance, rate_limit};
 
 /// The time in which the server processes a request: 20 ms in nanoseconds. Each response closes a block.
@@ -21,6 +21,15 @@ pub(crate) fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
     let mut headers = HeaderMap::new();
     headers.insert("x-ratelimit-remaining", left.into());
     headers.insert("x-ratelimit-reset", seconds.into());
+    rate_limit::remaining(&headers, &[], || SystemTime::UNIX_EPOCH)
+}
+
+/// Reports a quota of 1,000 tokens per second.
+fn remaining_tokens(left: u64) -> Vec<Remaining> {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-ratelimit-limit-tokens", 1_000.into());
+    headers.insert("x-ratelimit-remaining-tokens", left.into());
+    headers.insert("x-ratelimit-reset-tokens", 1.into());
     rate_limit::remaining(&headers, &[], || SystemTime::UNIX_EPOCH)
 }
 
@@ -173,7 +182,8 @@ impl Sim<'_> {
             self.close_block();
             self.report.expired += 1;
             self.settle(caller, 0);
-            self.core.finished(grant, End::Unsent, self.time);
+            let taken = self.callers[caller].tokens.end(false);
+            self.core.finished(grant, End::Unsent, &taken, self.time);
             self.collect_woken()?;
             self.callers[caller].is_in_flight = true;
             self.callers[caller].joined = 0;
@@ -190,8 +200,13 @@ impl Sim<'_> {
         let State::Sent(grant, sent_at) = self.callers[caller].state else { return };
         self.close_block();
         self.callers[caller].state = State::Reading;
-        let response =
-            |acceptance, pause| Feedback { acceptance, pause, remaining: Vec::new(), others: Vec::new() };
+        let learns = self.script.settings.rule == Rule::Learned;
+        // An adaptive limiter also learns the rate of tokens.
+        let tokens = |left| if learns { remaining_tokens(left) } else { Vec::new() };
+        let response = |acceptance, pause| {
+            let others = tokens(if acceptance == Acceptance::Throttled { 0 } else { 900 });
+            Feedback { acceptance, pause, remaining: Vec::new(), others }
+        };
         let feedback = match self.callers[caller].call.reply {
             Reply::Accepts => response(Acceptance::Accepted, None),
             Reply::Throttles(pause) => {
@@ -206,11 +221,13 @@ impl Sim<'_> {
                 Feedback { remaining: remaining(left, seconds), ..response(Acceptance::Accepted, None) }
             }
             Reply::Nothing => {
-                self.core.finished(grant, End::Unconfirmed, self.time);
+                let taken = self.callers[caller].tokens.end(false);
+                self.core.finished(grant, End::Unconfirmed, &taken, self.time);
                 return self.end_in_flight(caller, true);
             }
         };
-        self.core.finished(grant, End::Response(&feedback, sent_at), self.time);
+        let taken = self.callers[caller].tokens.end(feedback.acceptance == Acceptance::Accepted);
+        self.core.finished(grant, End::Response(&feedback, sent_at), &taken, self.time);
         if let Some(after) = self.callers[caller].call.settles_after {
             self.schedule(self.time.saturating_add(after), Event::Settle(caller));
         }

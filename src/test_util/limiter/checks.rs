@@ -182,8 +182,8 @@ impl Checks {
             *left = rest;
         }
         self.permits += cost;
-        caller.tokens = Tokens { taken_at: now, charged: caller.call.tokens.0 };
-        self.has_new_tokens |= caller.tokens.charged > 0;
+        caller.tokens = Tokens::new(now, caller.call.tokens.0);
+        self.has_new_tokens |= caller.tokens.charged() > 0;
         let is_saturated = self.waiting.iter().all(|waiting| !waiting.is_empty());
         self.taken[rank] = if is_saturated && self.costliest == 1 { self.taken[rank] + cost } else { 0 };
         if !is_saturated {
@@ -256,7 +256,7 @@ impl Checks {
                         }
                         Some(Stage::Waiting | Stage::Offered(_) | Stage::Absent) => {
                             queued += 1;
-                            caller.tokens.charged = 0;
+                            caller.tokens = Tokens::default();
                         }
                         Some(Stage::Refused(_)) => {}
                         Some(Stage::Free) | None => {
@@ -270,7 +270,7 @@ impl Checks {
             }
             if let Some((limit, window)) = self.tokens {
                 let is_recent = now - caller.tokens.taken_at <= window;
-                tokens += u64::from(if is_recent { caller.tokens.charged.min(limit) } else { 0 });
+                tokens += u64::from(if is_recent { caller.tokens.charged().min(limit) } else { 0 });
             }
         }
         if let Some((limit, _)) = self.tokens.filter(|_| std::mem::take(&mut self.has_new_tokens)) {

@@ -34,8 +34,8 @@ pub use self::{
 pub use crate::limit::core::{
     Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Status, Submitted, Ticket,
 };
-pub use crate::policy::adaptive::Acceptance;
 use crate::policy::{Amounts, Unit};
+pub use crate::policy::{Taken, adaptive::Acceptance};
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;
@@ -238,11 +238,13 @@ impl<'a> Sim<'a> {
                     }
                     State::Held(grant) => {
                         self.settle(*caller, 0);
-                        self.core.finished(grant, End::Unsent, now);
+                        let taken = self.callers[*caller].tokens.end(false);
+                        self.core.finished(grant, End::Unsent, &taken, now);
                         self.end_in_flight(*caller, false);
                     }
                     State::Sent(grant, _) => {
-                        self.core.finished(grant, End::Unconfirmed, now);
+                        let taken = self.callers[*caller].tokens.end(false);
+                        self.core.finished(grant, End::Unconfirmed, &taken, now);
                         self.end_in_flight(*caller, true);
                     }
                     State::Reading => self.end_in_flight(*caller, true),
@@ -269,16 +271,16 @@ impl<'a> Sim<'a> {
     /// Replaces the tokens of a call.
     fn settle(&mut self, caller: usize, actual: u32) {
         let Some(found) = self.callers.get_mut(caller) else { return };
-        let Tokens { taken_at, charged } = found.tokens;
-        found.tokens.charged = actual;
-        let [charged, actual] = [charged, actual].map(|tokens| Amounts::of(Unit::Tokens, tokens));
-        self.core.settle(taken_at, &charged, &actual, self.time);
+        let Tokens { taken_at, taken } = found.tokens;
+        let actual = Amounts::of(Unit::Tokens, actual);
+        found.tokens.taken.charged = actual;
+        self.core.settle(taken_at, &taken, &actual, self.time);
     }
 
     /// Ends a call that got no permits.
     fn end_refused(&mut self, caller: usize) {
         self.callers[caller].state = State::Ended;
-        self.callers[caller].tokens.charged = 0;
+        self.callers[caller].tokens = Tokens::default();
         if std::mem::take(&mut self.callers[caller].is_in_flight) {
             self.core.end_in_flight(false, self.time);
         }

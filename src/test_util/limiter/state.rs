@@ -2,6 +2,7 @@
 
 use super::script::Call;
 use crate::limit::core::{Grant, Ticket};
+use crate::policy::{Amounts, Taken, Unit};
 
 /// The state of a caller.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +34,23 @@ pub(super) struct Caller {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tokens {
     pub(super) taken_at: u64,
-    pub(super) charged: u32,
+    pub(super) taken: Taken,
+}
+
+impl Tokens {
+    pub(super) fn new(taken_at: u64, tokens: u32) -> Self {
+        Self { taken_at, taken: Taken::of(Amounts::of(Unit::Tokens, tokens)) }
+    }
+
+    pub(super) fn charged(&self) -> u32 {
+        self.taken.charged.get(Unit::Tokens)
+    }
+
+    /// Records the end of the permit. Returns what the request takes.
+    pub(super) fn end(&mut self, is_accepted: bool) -> Taken {
+        self.taken.is_accepted = Some(is_accepted);
+        self.taken
+    }
 }
 
 /// A violated guarantee.

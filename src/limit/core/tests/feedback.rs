@@ -50,13 +50,13 @@ fn queue_leaves_at_the_rate_of_the_quota_after_a_pause() {
 fn remaining_permits_limit_grants_until_their_reset() {
     let mut core = core(BUCKET, &[]);
     let grants: Vec<_> = (0..4).map(|_| core.try_submit(one(), 0).unwrap()).collect();
-    core.finished(grants[0], End::Response(&accepted(remaining(10, 60)), 0), SECOND);
+    core.finished(grants[0], End::Response(&accepted(remaining(10, 60)), 0), &Taken::default(), SECOND);
     // Three requests are in flight.
     assert_eq!(taken(&mut core, SECOND), 7);
-    core.finished(grants[1], End::Response(&accepted(remaining(50, 60)), 0), SECOND);
+    core.finished(grants[1], End::Response(&accepted(remaining(50, 60)), 0), &Taken::default(), SECOND);
     assert_eq!(taken(&mut core, SECOND), 0, "an older response does not raise the number");
     assert!(!core.is_expired(SECOND, SECOND));
-    core.finished(grants[2], End::Response(&accepted(remaining(0, 60)), 0), SECOND);
+    core.finished(grants[2], End::Response(&accepted(remaining(0, 60)), 0), &Taken::default(), SECOND);
     assert!(core.is_expired(SECOND, SECOND), "no permits remain");
     assert_eq!(taken(&mut core, 60 * SECOND), 0);
     // The slow start begins with the highest number reported.
@@ -68,9 +68,9 @@ fn unconfirmed_request_counts_against_the_remaining_permits_for_10_seconds() {
     for (end, after, expected) in [(End::Unconfirmed, 0, 4), (End::Unconfirmed, 11, 5), (End::Unsent, 0, 5)] {
         let mut core = core(BUCKET, &[]);
         let grants: Vec<_> = (0..2).map(|_| core.try_submit(one(), 0).unwrap()).collect();
-        core.finished(grants[0], end, 0);
+        core.finished(grants[0], end, &Taken::default(), 0);
         let now = after * SECOND;
-        core.finished(grants[1], End::Response(&accepted(remaining(5, 60)), now), now);
+        core.finished(grants[1], End::Response(&accepted(remaining(5, 60)), now), &Taken::default(), now);
         assert_eq!(taken(&mut core, now), expected, "{end:?} {after} s ago");
     }
 }
@@ -84,7 +84,7 @@ fn limiter_with_a_quota_obeys_the_remaining_permits_of_throttled_responses() {
         let grant = core.try_submit(one(), 0).unwrap();
         let headers = remaining(2, 5);
         let feedback = if is_throttled { throttled(None, headers) } else { accepted(headers) };
-        core.finished(grant, End::Response(&feedback, 0), 0);
+        core.finished(grant, End::Response(&feedback, 0), &Taken::default(), 0);
         // A throttled response without a delay also pauses the limiter for a second.
         assert_eq!(taken(&mut core, SECOND), expected);
     }
@@ -135,7 +135,7 @@ fn limiter_is_idle_if_nothing_of_its_state_matters() {
     assert!(!core.is_idle(1_000 * MS) && core.is_idle(1_001 * MS));
     core.pause(5 * SECOND, 2 * SECOND);
     assert!(!core.is_idle(4 * SECOND));
-    core.finished(grant, End::Unconfirmed, 4 * SECOND);
+    core.finished(grant, End::Unconfirmed, &Taken::default(), 4 * SECOND);
     assert!(!core.is_idle(14 * SECOND) && core.is_idle(15 * SECOND));
 }
 
@@ -143,7 +143,7 @@ fn limiter_is_idle_if_nothing_of_its_state_matters() {
 fn probing() -> (Core, Grant) {
     let mut core = core(Rule::Learned, &[]);
     let grant = core.try_submit(one(), 0).unwrap();
-    core.finished(grant, End::Response(&throttled(Some(SECOND), Vec::new()), 0), 0);
+    core.finished(grant, End::Response(&throttled(Some(SECOND), Vec::new()), 0), &Taken::default(), 0);
     assert!(!core.takes(one(), SECOND - 1));
     let probe = core.try_submit(one(), SECOND).unwrap();
     assert!(!core.takes(one(), SECOND), "nothing else leaves before the response");
@@ -177,7 +177,7 @@ fn joint_request_is_due_only_if_its_permits_can_be_taken() {
 fn accepted_probe_releases_the_waiters_in_a_slow_start() {
     let (mut core, probe) = probing();
     let waiters: Vec<_> = (0..3).map(|_| core.queued(one(), SECOND)).collect();
-    core.finished(probe, End::Response(&accepted(Vec::new()), SECOND), 2 * SECOND);
+    core.finished(probe, End::Response(&accepted(Vec::new()), SECOND), &Taken::default(), 2 * SECOND);
     let served = core.serve_until(2 * SECOND, 9 * SECOND);
     assert_eq!(served.iter().map(|(at, _)| at / (10 * MS)).collect::<Vec<_>>(), [200, 210, 215]);
     assert_eq!(served.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), waiters);
@@ -189,7 +189,7 @@ fn next_waiter_becomes_the_probe_if_a_probe_gets_no_response() {
         let (mut core, probe) = probing();
         let waiter = core.queued(one(), SECOND);
         if let Some(end) = end {
-            core.finished(probe, end, SECOND);
+            core.finished(probe, end, &Taken::default(), SECOND);
         }
         let served = core.serve_until(SECOND, 20 * SECOND);
         assert_eq!(served.len(), 1);
@@ -212,7 +212,8 @@ fn waiter_behind_a_probe_is_refused_at_its_bound() {
 fn permit_granted_before_a_throttled_response_expires() {
     let mut core = core(Rule::Learned, &[]);
     let grants = [(); 2].map(|()| core.try_submit(one(), 0).unwrap());
-    let learned = core.finished(grants[0], End::Response(&throttled(None, Vec::new()), 0), MS);
+    let learned =
+        core.finished(grants[0], End::Response(&throttled(None, Vec::new()), 0), &Taken::default(), MS);
     assert_eq!(learned, None, "no rate is known");
     assert!(core.is_expired(grants[1].at, MS));
 }
@@ -236,9 +237,12 @@ fn learned_rate_is_reported_with_the_next_response() {
     let fields = [("x-ratelimit-limit", 600), ("x-ratelimit-remaining", 590), ("x-ratelimit-reset", 60)];
     headers.extend(fields.map(|(name, value)| (http::HeaderName::from_static(name), value.into())));
     let report = accepted(rate_limit::remaining(&headers, &[], || std::time::SystemTime::UNIX_EPOCH));
-    assert!(core.finished(grants[0], End::Response(&report, 0), MS).is_some());
+    assert!(core.finished(grants[0], End::Response(&report, 0), &Taken::default(), MS).is_some());
     // A quota below the learned rate lowers it. The end of an unsent request reports nothing.
     core.set_quotas(&[quota(60, 60_000, 1)], 2 * MS);
-    assert!(core.finished(grants[1], End::Unsent, 3 * MS).is_none());
-    assert!(core.finished(grants[2], End::Response(&accepted(Vec::new()), 0), 4 * MS).is_some());
+    assert!(core.finished(grants[1], End::Unsent, &Taken::default(), 3 * MS).is_none());
+    assert!(
+        core.finished(grants[2], End::Response(&accepted(Vec::new()), 0), &Taken::default(), 4 * MS)
+            .is_some()
+    );
 }

@@ -85,7 +85,7 @@ fn response() -> impl Strategy<Value = (u64, StatusCode, HeaderMap)> {
 fn respond(core: &mut Core, grant: Grant, (status, headers): (StatusCode, &HeaderMap), now: u64) {
     let info = ResponseInfo::new(status, headers);
     assert!(info.remaining().len() <= rate_limit::MAX_POLICIES);
-    core.finished(grant, End::Response(&Feedback::from(&info), grant.at), now);
+    core.finished(grant, End::Response(&Feedback::from(&info), grant.at), &Taken::default(), now);
 }
 
 /// Takes all permits that are available now.

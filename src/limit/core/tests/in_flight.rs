@@ -63,7 +63,7 @@ fn request_that_is_in_flight_gets_its_new_permits_before_waiters_that_are_not() 
     core.supply.quotas.leave(1, 0);
     let expired = core.try_submit(one(), 0).unwrap();
     let waiter = core.queued(one(), 0);
-    core.finished(expired, End::Unsent, 0);
+    core.finished(expired, End::Unsent, &Taken::default(), 0);
     let renewed = core.queued(Ask { is_in_flight: true, ..one() }, 0);
     assert_eq!(core.run(0, 100 * MS), [(100 * MS, renewed)]);
     assert!(matches!(core.status(renewed, 100 * MS), Status::Granted(_)));

@@ -13,7 +13,7 @@ mod queue;
 use std::{num::NonZeroU32, time::Duration};
 
 use super::*;
-use crate::policy::{Amounts, Priority};
+use crate::policy::{Amounts, Priority, Taken};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

@@ -11,14 +11,14 @@ const HOUR: u64 = 3_600 * SECOND;
 const DAY: u64 = 24 * 3_600;
 
 fn respond(core: &mut Core, grant: Grant, feedback: &Feedback, now: u64) {
-    core.finished(grant, End::Response(feedback, grant.at), now);
+    core.finished(grant, End::Response(feedback, grant.at), &Taken::default(), now);
 }
 
 /// Submits a request and cancels it. Returns when it would have left, in milliseconds.
 fn next_grant(core: &mut Core, now: u64) -> u64 {
     match core.submit(one(), now).unwrap() {
         Submitted::Granted(grant) => {
-            core.finished(grant, End::Unsent, now);
+            core.finished(grant, End::Unsent, &Taken::default(), now);
             grant.at / MS
         }
         Submitted::Queued(ticket) => {
@@ -94,7 +94,7 @@ fn response_to_the_probe_of_a_long_pause_ends_or_replaces_the_pause() {
             let now = HOUR + SECOND;
             match &end {
                 Some(feedback) => respond(&mut core, probe, feedback, now),
-                None => _ = core.finished(probe, End::Unconfirmed, now),
+                None => _ = core.finished(probe, End::Unconfirmed, &Taken::default(), now),
             }
             assert_eq!(next_grant(&mut core, now), next, "{end:?}");
             let is_long = end.as_ref().is_some_and(|end| end.pause == Some(20 * HOUR));
@@ -103,7 +103,7 @@ fn response_to_the_probe_of_a_long_pause_ends_or_replaces_the_pause() {
     }
     for mut core in paused_for_ten_hours() {
         let probe = core.try_submit(one(), HOUR).unwrap();
-        core.finished(probe, End::Unsent, HOUR + SECOND);
+        core.finished(probe, End::Unsent, &Taken::default(), HOUR + SECOND);
         assert_eq!(next_grant(&mut core, HOUR + SECOND), hour + second, "the next request is the probe");
     }
 }

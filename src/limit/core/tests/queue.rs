@@ -55,7 +55,7 @@ fn permits_of_a_waiter_expire_over_time_and_with_a_pause() {
     let grant = Grant::new(at, NonZeroU32::MIN);
     assert!(!core.is_expired(at + 90 * SECOND, at + 90 * SECOND + 50 * MS));
     assert!(core.is_expired(at + 90 * SECOND, at + 90 * SECOND + 50 * MS + 1));
-    core.finished(grant, End::Unsent, at + 90 * SECOND);
+    core.finished(grant, End::Unsent, &Taken::default(), at + 90 * SECOND);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 mod pauses;
 mod rates;
 mod server_quotas;
+mod units;
 
 use proptest::prelude::*;
 
@@ -10,7 +11,7 @@ use crate::policy::{Remaining, head_of, remaining};
 const MILLI: u64 = SECOND / 1_000;
 
 fn progress(accepted: u64, in_flight: u64) -> Progress {
-    Progress { accepted, in_flight }
+    Progress { accepted, in_flight, each: 1 }
 }
 
 fn response(acceptance: Acceptance, at: u64) -> Observation<'static> {
@@ -155,7 +156,7 @@ proptest! {
                 }
             }
             if let Some(rate) = learner.rate {
-                prop_assert!(LOWEST.min(ceiling) <= rate && rate <= ceiling, "{rate} of {ceiling}");
+                prop_assert!(LOWEST.min(ceiling) <= rate && rate <= ceiling.min(HIGHEST), "{rate} of {ceiling}");
             }
             prop_assert!(learner.due(now, 1, 1) >= now && learner.due(now, 5, 2) >= now);
             learner.available(now);
