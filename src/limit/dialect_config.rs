@@ -14,7 +14,7 @@ use crate::config::{InvalidConfig, text::List};
 /// | `quotas` | `[]`: the headers of single quotas |
 /// | `quotas.remaining` or `quotas.used` | one is required. The header with the remaining or the used permits |
 /// | `quotas.reset`, `.limit`, `.resource`, `.window_header` | none. Other headers of the quota: see [`QuotaHeaders`] |
-/// | `quotas.unit` | `requests`. Other values are `tokens`, `points`, `bytes` and `concurrency` |
+/// | `quotas.unit` | `requests`. Other values are `tokens`, `input_tokens`, `output_tokens`, `points`, `bytes` and `concurrency` |
 /// | `quotas.window` | none. The window, if no header states the reset or the window |
 ///
 /// ```

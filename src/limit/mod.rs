@@ -99,7 +99,7 @@
 //!   responses. The remaining permits themselves limit it only with `with_server_remaining`.
 //! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It
 //!   also forgets a learned rate if the server has reported a quota.
-//! - After a pause, queued requests leave in the order of the queue, at the quota's rate. Without a quota, the requests
+//! - After a pause, queued requests leave in the order of the queue, first a burst. Without a quota, the requests
 //!   leave in a slow start. The slow start begins with one request, or with the remaining permits that the server
 //!   reported. The total number of requests then doubles every 100 ms for 2 s. An
 //!   [adaptive](crate::limit::LocalLimiter::adaptive) limiter first sends one request, and waits for its response.
