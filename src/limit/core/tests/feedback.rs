@@ -164,7 +164,7 @@ fn waiter_behind_the_first_is_refused_at_its_bound_while_a_probe_is_in_flight() 
 fn joint_request_is_due_only_if_its_permits_can_be_taken() {
     let mut core = core(BUCKET, &[]);
     let grant = core.try_submit(one(), 0).unwrap();
-    core.finished(grant, End::Response(&accepted(remaining(1, 60)), 0), SECOND);
+    core.finished(grant, End::Response(&accepted(remaining(1, 60)), 0), &Taken::default(), SECOND);
     let ticket = core.join(&costing(2), true, SECOND).unwrap();
     let now = 61 * SECOND;
     core.advance(now);
