@@ -100,9 +100,6 @@ where
         // Polls the body before the timer. A reader that is polled late therefore still gets a frame that has arrived.
         if let Poll::Ready(frame) = body.poll_frame(cx) {
             *this.armed = false;
-            if !matches!(frame, Some(Ok(_))) {
-                *this.timer = None;
-            }
             return Poll::Ready(frame.map(|frame| frame.map_err(redact)));
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
@@ -118,7 +115,6 @@ where
         if let Some(timer) = this.timer {
             ready!(timer.as_mut().poll(cx));
         }
-        *this.timer = None;
         match this.call {
             Some(call) => call.end_stalled(limit, || this.body.set(None)),
             None => this.body.set(None),

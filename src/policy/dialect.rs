@@ -192,6 +192,7 @@ mod tests {
         assert_eq!(with_window(b"2m"), [(10, Some(40), 120_000)]);
         assert_eq!(with_window(b"0"), [], "no window");
         assert_eq!(read(&[("x-both", b"30/40")]), [(10, Some(40), 500)], "the refill of one permit");
+        assert_eq!(read(&[("x-both", b"0/0")]), [], "no limit");
         assert_eq!(read(&[("x-used", b"30"), ("x-window", b"60")]), [], "no limit");
         assert_eq!(with_window(b"0, 60"), [], "the first quota has no window");
         let list = [("x-used", b"35, 999.5".as_slice()), ("x-most", b"40, 1000"), ("x-window", b"60, 3600")];

@@ -181,11 +181,8 @@ impl Proxy {
     pub(super) fn forward(&self, scheme: &Scheme, authority: &Authority) -> Option<Option<HeaderValue>> {
         let uri = Uri::builder().scheme(scheme.clone()).authority(authority.clone()).path_and_query("/");
         let proxy = self.intercept(&uri.build().ok()?)?;
-        (*scheme == Scheme::HTTP && !proxy.is_socks()).then(|| {
-            let mut authorization = proxy.0.basic_auth().cloned();
-            authorization.iter_mut().for_each(|value| value.set_sensitive(true));
-            authorization
-        })
+        // hyper-util marks the value as sensitive.
+        (*scheme == Scheme::HTTP && !proxy.is_socks()).then(|| proxy.0.basic_auth().cloned())
     }
 }
 

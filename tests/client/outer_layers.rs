@@ -20,6 +20,23 @@ macro_rules! named {
     }};
 }
 
+/// Forwards a number of requests, and then rejects each request like an open circuit breaker.
+macro_rules! opening {
+    ($passes:expr) => {
+        layer_fn(move |inner: OuterService| {
+            let left = Arc::new(AtomicUsize::new($passes));
+            service_fn(move |request: Request<Body>| {
+                let passed = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+                let inner = inner.clone();
+                async move {
+                    passed.map_err(|_| BoxError::from(DeliveryError::circuit_open("too many failures")))?;
+                    inner.oneshot(request).await.map_err(BoxError::from)
+                }
+            })
+        })
+    };
+}
+
 #[tokio::test]
 async fn outer_layers_see_each_call_once_and_the_first_is_the_outermost() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
@@ -149,27 +166,28 @@ async fn failed_redirect_target_does_not_hide_that_the_first_request_was_process
     }
 }
 
-/// The inserted layer forwards `passes` requests, and then rejects each request like an open circuit breaker.
 #[tokio::test(start_paused = true)]
 async fn rejected_redirect_target_does_not_hide_that_the_first_request_was_processed() {
     for (passes, processed) in [(0, false), (1, true)] {
-        let opening = layer_fn(move |inner: OuterService| {
-            let left = Arc::new(AtomicUsize::new(passes));
-            service_fn(move |request: Request<Body>| {
-                let passed = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-                let inner = inner.clone();
-                async move {
-                    passed.map_err(|_| BoxError::from(DeliveryError::circuit_open("too many failures")))?;
-                    inner.oneshot(request).await.map_err(BoxError::from)
-                }
-            })
-        });
         let service = ScriptedService::new([ScriptedResponse::status(303).with_header("location", "/new")]);
         let builder = preset("https://api.example.com").with_outer_layer(FollowRedirectLayer::new());
-        let client = builder.with_outer_layer(opening).client_with_service(service).unwrap();
+        let client = builder.with_outer_layer(opening!(passes)).client_with_service(service).unwrap();
         let error = client.post("/old").body("{}").await.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_processed()), (ErrorKind::CircuitOpen, processed));
     }
+}
+
+/// The error of the layer has no report.
+#[tokio::test(start_paused = true)]
+async fn error_of_an_outer_layer_in_the_retry_of_a_broken_body_has_the_report_of_the_call() {
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let builder = preset("https://api.example.com").with_body_idle_timeout(Duration::from_secs(1));
+    let builder = builder.with_outer_layer(opening!(1));
+    let client = builder.client_with_service(ScriptedService::new([stalled])).unwrap();
+    let error = client.get("/").fetch_text().await.unwrap_err();
+    assert_eq!(error.call().map(Error::kind), Some(ErrorKind::CircuitOpen), "{error:?}");
+    assert!(error.may_have_been_processed());
+    assert_eq!(error.report().unwrap().attempt_count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -268,6 +268,63 @@ async fn request_is_refused_only_if_all_members_refuse_it() {
     assert_eq!(client.get("/chat").await.unwrap().status(), 200);
 }
 
+/// The first member refuses the request after 5 ms, and the second one after 1.5 s.
+#[tokio::test(start_paused = true)]
+async fn member_that_refused_a_request_may_grant_it_later() {
+    for is_resumed in [true, false] {
+        let [eu, us] = [(); 2].map(|()| per_second(1));
+        let pool = pool(eu.clone(), us.clone());
+        let builder = builder(pool).with_limit(|limit| limit.with_max_wait(5 * SECOND));
+        let (service, start) = (service(ok, ok), Instant::now());
+        let client = builder.client_with_service(service.clone()).unwrap();
+        eu.pause_until(start + SECOND);
+        us.pause_until(start + 2 * SECOND);
+        let call = tokio::spawn(client.get("/chat").send());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        eu.pause_until(start + 20 * SECOND);
+        tokio::time::sleep(SECOND).await;
+        if is_resumed {
+            eu.resume();
+        } else {
+            eu.pause_until(start + 90 * SECOND);
+        }
+        us.pause_until(start + 60 * SECOND);
+        let result = call.await.unwrap();
+        if is_resumed {
+            assert_eq!((result.unwrap().status(), places(&service)), (StatusCode::OK, vec!["eu".to_owned()]));
+        } else {
+            // The present refusals count, not the first one of `eu`, which had a shorter wait.
+            assert!(result.unwrap_err().retry_after() > Some(50 * SECOND));
+        }
+    }
+}
+
+/// The permit expires while the connection opens. The request already belongs to the first member, which has no other
+/// permit for a second.
+#[tokio::test(start_paused = true)]
+async fn expired_permit_is_replaced_by_one_of_the_same_member() {
+    let connector = service_fn(|_: http::Uri| async {
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        let (client, server) = tokio::io::duplex(1 << 10);
+        let respond = hyper::service::service_fn(|_| ready(Ok::<_, Infallible>(reply(200, "ok"))));
+        let server = hyper_util::rt::TokioIo::new(server);
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(server, respond));
+        Ok::<_, BoxError>(client)
+    });
+    let [eu, us] = [(); 2].map(|()| per_second(1));
+    let members = [
+        ("http://eu.example.com", key("eu-key"), eu.clone()),
+        ("http://us.example.com", key("us-key"), us.clone()),
+    ];
+    let builder = StackBuilder::new("http://eu.example.com").unwrap().with_pool(Pool::new(members).unwrap());
+    let transport = TransportConfig::new().build_with_connector(connector).unwrap();
+    let client = builder.with_plaintext().client_with_service(transport).unwrap();
+    let start = Instant::now();
+    assert_eq!(client.get("/").fetch_text().await.unwrap(), "ok");
+    assert!(start.elapsed() >= SECOND, "{:?}", start.elapsed());
+    assert_eq!((eu.snapshot().granted, us.snapshot().granted), (2, 0));
+}
+
 /// The key of one member is replaced after a 401. The request is resent to the same member, with the new key.
 #[tokio::test(start_paused = true)]
 async fn rejected_key_of_a_member_is_replaced() {

@@ -96,6 +96,18 @@ fn absent_waiter_is_skipped_after_its_runtime_has_ended() {
     });
 }
 
+/// No timer grants the permit, because the runtime of the waiter has ended.
+#[test]
+fn snapshot_counts_a_waiter_whose_permit_is_available_as_granted() {
+    let bucket = refilling(1, 1).with_initial_burst(0);
+    let _ended = run_paused(async { absent(&bucket, 1) });
+    run_paused(async {
+        sleep(seconds(2)).await;
+        let snapshot = bucket.snapshot();
+        assert_eq!((snapshot.queued, snapshot.granted), (0, 1));
+    });
+}
+
 /// The task that checks the queue does not keep a dropped limiter alive, and ends after the last waiter has left.
 #[tokio::test(start_paused = true)]
 async fn no_task_remains_after_a_waiter_for_a_request_in_flight_was_dropped() {

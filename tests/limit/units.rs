@@ -103,6 +103,22 @@ async fn returned_amounts_serve_the_waiters_at_once() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn amount_of_a_waiter_that_left_delays_no_later_request() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin());
+    let _held = sent(&limiter, 1_000);
+    let waits = || {
+        let request = requesting(600).with_max_wait(Duration::ZERO);
+        let refused = task::spawn(limiter.acquire_with(&request)).poll();
+        refused.map(|refused| refused.unwrap_err().wait().unwrap().as_secs())
+    };
+    let _first = queued(&limiter, &requesting(100));
+    let second = queued(&limiter, &requesting(600));
+    assert_eq!(waits(), Poll::Ready(120));
+    drop(second);
+    assert_eq!(waits(), Poll::Ready(60));
+}
+
 /// The waiter with a bound is queued behind one without.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_a_settlement_or_a_report_delays_beyond_its_bound_is_refused() {
@@ -543,5 +559,24 @@ async fn waiter_from_before_the_first_quota_of_its_unit_takes_its_amount() {
     sleep(millis(60_005)).await;
     let mut permit = assert_ready_ok!(waiter.poll());
     permit.mark_sent(Instant::now());
+    assert_available(&limiter, 500);
+}
+
+/// The request waits 40 ms for its service. Meanwhile another one takes 100 tokens, which the server has then counted.
+#[tokio::test(start_paused = true)]
+async fn reported_amount_counts_from_the_time_at_which_the_request_was_sent() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000)).with_server_remaining();
+    let service = ready_after(40).map_response(|response| {
+        let (mut head, body) = response.into_parts();
+        head.headers = remaining_tokens("500", "20s");
+        Response::from_parts(head, body)
+    });
+    let layer = RateLimitLayer::new(limiter.clone()).with_estimate(|_| of(100));
+    let mut call = task::spawn(layer.layer(service).oneshot(Request::new(())));
+    assert_pending!(call.poll());
+    advance(millis(20)).await;
+    let _other = send(&limiter, 100);
+    call.await.unwrap();
+    assert_eq!(limiter.snapshot().granted, 2);
     assert_available(&limiter, 500);
 }

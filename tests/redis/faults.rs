@@ -86,6 +86,39 @@ async fn restart_of_the_store_within_a_window_grants_no_second_quota() {
     tokio::join!(run(super::bucket), run(window));
 }
 
+/// The server starts with an older state, such as a snapshot on its disk, and the second process does not know the
+/// grants since then.
+#[tokio::test]
+async fn restart_of_the_store_with_an_older_state_grants_no_second_quota() {
+    let run = async |make: Make| {
+        let mut server = server();
+        let quota = with_margin(50, millis(4_000)).with_burst(40).unwrap();
+        let mut arrivals = Arrivals::new();
+        let first = make(&server.url(), "key", vec![quota]).unwrap();
+        take(&first, request(1, None)).await.unwrap();
+        tokio::time::sleep(millis(2_500)).await;
+        let mut connection = connect(&server).await;
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        let mut state = Vec::new();
+        for key in keys {
+            let value: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut connection).await.unwrap();
+            state.push((key, value));
+        }
+        for _ in 0..30 {
+            arrivals.extend([take(&first, request(1, None)).await.unwrap()]);
+        }
+        server.restart().unwrap();
+        let mut connection = connect(&server).await;
+        for (key, value) in state {
+            redis::cmd("RESTORE").arg(key).arg(0).arg(value).exec_async(&mut connection).await.unwrap();
+        }
+        let second = make(&server.url(), "key", vec![quota]).unwrap();
+        take_continuously_into(&[second], 4, millis(3_500), &arrivals).await;
+        arrivals.assert_within(quota);
+    };
+    tokio::join!(run(super::bucket), run(window));
+}
+
 /// After the flush, only the process remembers the previous grants. The process must therefore detect the flush.
 #[tokio::test]
 async fn flush_of_the_store_grants_no_second_quota() {
@@ -136,20 +169,6 @@ async fn redis_limiter_waits_at_most_its_timeout_for_a_suspended_store() {
     }
     // All waiters share one query, which times out after 1.5 s. Five successive queries would take 7.5 s.
     assert!(start.elapsed() >= millis(1_490) && start.elapsed() < millis(7_400), "{:?}", start.elapsed());
-    signal(&server, "-CONT");
-    wait_for_recovery(&limiter, request(1, None)).await;
-}
-
-#[tokio::test]
-async fn redis_limiter_refuses_a_request_at_its_deadline_during_a_query() {
-    let server = server();
-    let limiter = bucket(&server);
-    take(&limiter, request(1, None)).await.unwrap();
-    signal(&server, "-STOP");
-    let start = Instant::now();
-    let bounded = request(1, None).with_deadline(start + millis(100));
-    assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
-    assert!(start.elapsed() < STORE_TIMEOUT / 2, "{:?}", start.elapsed());
     signal(&server, "-CONT");
     wait_for_recovery(&limiter, request(1, None)).await;
 }

@@ -88,6 +88,12 @@ async fn http1_and_http2_connections_work_under_a_preset() {
     }
 }
 
+fn assert_never_sent(error: &tower_outbound::Error) {
+    let attempts = error.report().unwrap().attempts();
+    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
+    assert_eq!(outcomes, [Some(Outcome::NotSent); 3], "{error:?}");
+}
+
 /// If the connection is closed, hyper's error proves that the request was not sent.
 #[tokio::test]
 async fn request_on_a_closed_connection_counts_as_not_sent() {
@@ -96,7 +102,29 @@ async fn request_on_a_closed_connection_counts_as_not_sent() {
     let service = connect(&url, Version::HTTP_11).await;
     drop(listener.accept().await.unwrap());
     let error = retry().layer(service).oneshot(request("POST", &url, Version::HTTP_11)).await.unwrap_err();
-    let attempts = error.report().unwrap().attempts();
-    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
-    assert_eq!(outcomes, [Some(Outcome::NotSent); 3], "{error:?}");
+    assert_never_sent(&error);
+}
+
+/// The service does not wait for the connection to become ready. hyper then cancels the request.
+#[tokio::test]
+async fn request_on_a_connection_that_is_not_ready_counts_as_not_sent() {
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        let server = ScriptedServer::start(ScriptedService::new([200])).await.unwrap();
+        let url = server.url();
+        let stream = TokioIo::new(TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap());
+        let service = if version == Version::HTTP_2 {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            drop(connection);
+            BoxCloneSyncService::new(service_fn(move |request| sender.clone().send_request(request)))
+        } else {
+            let (sender, connection) = http1::handshake(stream).await.unwrap();
+            drop(connection);
+            let sender = Arc::new(Mutex::new(sender));
+            BoxCloneSyncService::new(service_fn(move |request| {
+                let sender = Arc::clone(&sender);
+                async move { sender.lock().await.send_request(request).await }
+            }))
+        };
+        assert_never_sent(&retry().layer(service).oneshot(request("POST", &url, version)).await.unwrap_err());
+    }
 }

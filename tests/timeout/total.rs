@@ -56,6 +56,17 @@ async fn deadline_covers_poll_ready_and_the_wait_for_the_limiter() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after() > Some(secs(3)), "{error:?}");
     assert_eq!(start.elapsed(), Duration::ZERO, "a call that cannot meet its deadline fails immediately");
+
+    // The end of a request in flight cannot be forecast.
+    let limiter = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
+    let _held = limiter.acquire().await.unwrap();
+    let service = ServiceBuilder::new()
+        .layer(total(secs(3)))
+        .layer(RateLimitLayer::new(limiter))
+        .service(ScriptedService::new([Status(200)]));
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    let report = error.report().unwrap();
+    assert_eq!((start.elapsed(), report.waited()), (secs(3), secs(3)), "{report}");
 }
 
 /// The total timeout has its own timer. The per-attempt timeout also ends at the deadline, but its timer has no

@@ -8,7 +8,7 @@ use tokio::{
     net::{UnixListener, UnixStream},
     time::sleep,
 };
-use tower::{Layer, layer::layer_fn, limit::GlobalConcurrencyLimitLayer};
+use tower::{Layer, Service, layer::layer_fn, limit::GlobalConcurrencyLimitLayer};
 use tower_outbound::{
     ApiKey, Body, Quota,
     body::ReplayBody,
@@ -58,6 +58,23 @@ async fn clones_of_a_transport_share_the_connections_to_each_origin() {
         assert_eq!((server.connections(), server.requests()), (1, 3));
         assert_eq!(server.heads()[0].headers["host"], server.address().to_string());
     }
+}
+
+/// The first request has not opened its connection when the transport learns of the other origin.
+#[tokio::test]
+async fn request_to_another_origin_removes_no_origin_in_use() {
+    let servers = [Server::quick(Settings::default()).await, Server::quick(Settings::default()).await];
+    let transport: Transport<Empty<Bytes>> = TransportConfig::new().build().unwrap();
+    let call = |server: &Server| {
+        let call = transport.clone().call(Request::get(server.url()).body(Empty::new()).unwrap());
+        async { within(within(call).await.unwrap().into_body().bytes_up_to(9)).await.unwrap() }
+    };
+    let calls = [call(&servers[0]), call(&servers[1])];
+    for call in calls {
+        assert_eq!(call.await, "ok");
+    }
+    assert_eq!(call(&servers[0]).await, "ok");
+    assert_eq!((servers[0].connections(), servers[0].requests()), (1, 2));
 }
 
 #[tokio::test]

@@ -193,7 +193,12 @@ async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
     let server = Server::raw(Settings::streams(1), |_, _| async { reply(200, vec![b'x'; 1 << 20]) }).await;
     let client = client(&server.url(), http2().with_max_connections(1));
     for _ in 0..5 {
-        drop(within(client.get("/")).await.unwrap());
+        let body = within(client.get("/")).await.unwrap().into_body();
+        assert_eq!(
+            http_body::Body::size_hint(&body).exact(),
+            Some(1 << 20),
+            "with the part that was read ahead"
+        );
     }
     assert_eq!(within(text(client.get("/"))).await.len(), 1 << 20);
     assert_eq!(server.connections(), 1);

@@ -11,10 +11,10 @@ const SECOND: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Keeps a paused clock from advancing by itself while a test waits for the network. tokio does not advance the clock
-/// while a blocking task runs.
+/// while a blocking task runs. The clock advances again after 30 s, so that a test fails instead of hanging.
 pub(crate) fn manual_clock() -> std::sync::mpsc::Sender<()> {
     let (held, wait) = std::sync::mpsc::channel();
-    tokio::task::spawn_blocking(move || while wait.recv().is_ok() {});
+    tokio::task::spawn_blocking(move || wait.recv_timeout(Duration::from_secs(30)));
     held
 }
 

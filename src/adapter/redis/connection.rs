@@ -218,6 +218,7 @@ fn is_wrong_type(error: &RedisError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{limit::core::Rule, policy::Quota};
 
     fn replied(text: &str) -> RedisError {
         let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
@@ -253,5 +254,24 @@ mod tests {
     fn redis_error_states_why_the_connection_was_lost() {
         let lost = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         assert_eq!(fault(lost.into()), "connection refused");
+    }
+
+    #[test]
+    fn address_of_another_node_keeps_the_user_and_tls() {
+        let quota = Quota::per_second(10).unwrap();
+        for (url, node, expected) in [
+            ("redis://10.0.0.1:7000", "10.0.0.2:7001", "10.0.0.2:7001"),
+            ("redis://10.0.0.1:7000", "node.example.com:7001", "node.example.com:7001"),
+            ("redis://10.0.0.1:7000", ":7001", "10.0.0.1:7001"),
+            ("rediss://10.0.0.1:7000", "10.0.0.2:7001", "10.0.0.2:7001"),
+        ] {
+            let info = url.replace("//", "//user:word@").into_connection_info().unwrap();
+            let settings = Settings::new(info.clone(), "key", Rule::TokenBucket, vec![quota]).unwrap();
+            let other = Connection::new(Arc::new(settings)).at(node).unwrap();
+            assert_eq!(other.addr().to_string(), expected);
+            assert_eq!(other.redis_settings().username(), info.redis_settings().username());
+            let is_tls = |info: &ConnectionInfo| matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+            assert_eq!(is_tls(&other), is_tls(&info));
+        }
     }
 }

@@ -181,6 +181,8 @@ impl Task {
                 Next::Wait(until) => {
                     // A request that arrives during this wait is served by the next query. An update ends the wait.
                     let _ = time::timeout_at(until, notify.notified()).await;
+                    // The next query is planned below, so the waiters that still lack permits must not wake this task.
+                    self.inner.inspect(|permits, _| permits.listening = 0);
                     self.inner.limiter.source_changed();
                 }
                 Next::Stop => {

@@ -15,6 +15,8 @@ timeout.total = 60
     invalid duration `60`: expected a unit after the number, such as 60s or 60ms
 timeout.total = '1.5s'
     invalid duration `1.5s`: expected whole numbers with their units d, h, m, s or ms, such as 60s, 250ms or 1m30s
+timeout.total = ['60s']
+    invalid type: sequence, expected a duration such as 60s
 timeout.total = true
     invalid type: boolean `true`, expected a duration such as 60s
 limit.quota = 100

@@ -118,3 +118,27 @@ async fn waiter_with_a_max_wait_is_refused_one_timeout_after_it_if_the_limit_is_
     assert_eq!((refusal.reason(), refusal.max_in_flight()), (Reason::MaxWait, Some(1)));
     assert!((millis(350)..=millis(362)).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
+
+/// The permit of the waiter is due in 50 ms. The update is reported before, with a query that requests no permit.
+#[tokio::test(start_paused = true)]
+async fn waiter_with_fetched_amounts_stays_admitted_while_an_update_is_reported() {
+    let admit = admit(2);
+    let tokens = Quota::new(1_000, Duration::from_secs(10)).unwrap().with_unit(limit::Unit::Tokens).unwrap();
+    let limiter = RedisLimiter::token_bucket("redis://localhost", "key", [tokens]).unwrap();
+    let limiter = limiter.with_lease(1, millis(100)).unwrap().with_max_in_flight(2).unwrap();
+    let (limiter, queries) = scripted(limiter, millis(1), move |query| {
+        let Reply { grants, admitted, is_full, .. } = admit(query)?;
+        let grants: Vec<_> = grants.iter().map(|(_, permits)| (50, *permits)).collect();
+        Ok(Reply { admitted, is_full, ..reply(&grants, 0) })
+    });
+    let start = Instant::now();
+    let request = bounded(None).with_amounts(limit::Amounts::of(limit::Unit::Tokens, 10));
+    let waiting = tokio::spawn(limiter.acquire_with(&request));
+    time::sleep(millis(20)).await;
+    limiter.resume();
+    drop(waiting.await.unwrap().unwrap());
+    assert_eq!(start.elapsed(), millis(51));
+    let wanted: Vec<_> = queries.lock().unwrap().iter().map(|(_, query)| query.want).collect();
+    assert_eq!(wanted[..2], [1, 0]);
+    assert_eq!(wanted.iter().sum::<u32>(), 1, "{wanted:?}");
+}

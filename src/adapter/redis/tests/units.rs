@@ -136,3 +136,19 @@ async fn request_with_a_smaller_amount_is_queried_before_the_forecast_of_a_large
     let queried = queries.lock().unwrap().len() - before;
     assert!((9..=12).contains(&queried), "{queried}");
 }
+
+/// The task waits for its next query, which may follow after 250 ms.
+#[tokio::test(start_paused = true)]
+async fn request_of_a_higher_priority_is_queried_at_once() {
+    let (limiter, _) = limited(millis(10), |query| match query.amounts.get(Unit::Tokens) {
+        900 => Ok(Reply { units: vec![(100, Duration::from_secs(5))], ..reply(&[], 5_000) }),
+        _ => grant_all(query),
+    });
+    let large = bounded(None).with_amounts(tokens(900)).with_priority(limit::Priority::Low);
+    let waiting = tokio::spawn(limiter.acquire_with(&large));
+    time::sleep(millis(50)).await;
+    let start = Instant::now();
+    drop(acquire(&limiter, tokens(100)).await);
+    assert_eq!(start.elapsed(), millis(10));
+    waiting.abort();
+}

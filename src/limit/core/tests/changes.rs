@@ -73,6 +73,16 @@ fn changing_a_quota_and_restoring_it_grants_no_extra_permits() {
     assert_eq!(granted, 100);
 }
 
+/// A grant may have been backdated by 100 ms, a quarter of the margin. One permit takes 200 ms without the margin.
+#[test]
+fn bucket_that_loses_its_margin_refills_later_by_the_time_of_a_backdated_grant() {
+    let wide = quota(10, 1_000, 5).with_margin(Duration::from_millis(400)).unwrap();
+    let mut core = core(BUCKET, &[wide]);
+    assert!(core.takes(costing(5), 0));
+    core.set_quotas(&[quota(10, 1_000, 5)], 0);
+    assert_eq!(refused(&core.try_submit(one(), 0).unwrap_err()), (Reason::MaxWait, Some(300)));
+}
+
 #[test]
 fn first_quota_of_a_used_limiter_starts_without_its_burst() {
     for (rule, first) in [(BUCKET, SECOND), (PACED, SECOND), (WINDOW, 10 * SECOND)] {
