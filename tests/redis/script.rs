@@ -67,7 +67,7 @@ impl Script {
         if let Some((since, amount)) = returned {
             command.arg(&[*since, *amount, *amount]);
         }
-        type Reply = (u64, u64, u64, u64, u64, Pairs, u32, bool, u64, Pairs);
+        type Reply = (u64, u64, u64, u64, u64, Pairs, u32, (bool, bool), u64, Pairs);
         let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();
         assert!(units.is_empty() || at == self.now);
         (grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect(), units)

@@ -110,7 +110,7 @@ impl Inner {
                     permits: *permits,
                     amounts: query.amounts,
                 });
-                recovered = permits.fill(grants, self.free(query, reply, all_granted, now), now);
+                recovered = permits.fill(grants, self.free(query, reply, now), now);
                 let is_delayed = reply.units.iter().any(|(_, wait)| !wait.is_zero());
                 let longest = if is_delayed { LONGEST_POLL } else { Duration::MAX };
                 let query_in = reply.query_in.min(longest);
@@ -138,10 +138,10 @@ impl Inner {
     }
 
     /// Forecasts when the next permits become available, and the largest number that may then be available together. If
-    /// the store granted all requested permits, this number is the maximum of a single request.
-    fn free(&self, query: &Query, reply: &Reply, all_granted: bool, now: u64) -> Free {
+    /// the quotas have further permits, this number is the maximum of a single request.
+    fn free(&self, query: &Query, reply: &Reply, now: u64) -> Free {
         let refilled = nanos(reply.free).checked_div(self.settings.interval());
-        let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !all_granted);
+        let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| reply.is_spent);
         let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(query.unit));
         let at = now.saturating_add(nanos(reply.free));
         let (unit, amounts) = (query.unit, query.amounts);

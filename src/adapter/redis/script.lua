@@ -352,7 +352,7 @@ local room, opens = math.huge, 0
 for _, gate in ipairs(standing) do
   if gate.left < room then room, opens = gate.left, gate.till - now end
 end
-local free, dues, blocks = 0, {}, 0
+local free, dues, blocks, is_spent = 0, {}, 0, false
 -- Blocks that are available now are counted together.
 if paused <= now and delay == 0 then
   local skip = math.min(want, math.floor(room / unit))
@@ -380,6 +380,7 @@ if paused <= now and delay == 0 then
 end
 while true do
   local due = due_of(blocks + 1)
+  is_spent = due > 0
   if blocks < want then due = math.max(due, delay * 1000) end
   free = math.max(math.ceil(due / 1000), 0)
   if (blocks + 1) * unit > room then free = math.max(free, opens) end
@@ -456,4 +457,5 @@ local keep = whole(math.ceil(lasts / 1000) + 1000)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end
 
 local query_in = math.max(free - horizon, delay - horizon, 0)
-return {born, granted, math.max(paused - now, 0), free, query_in, dues, admitted, full and 1 or 0, now, amounts}
+local flags = {is_spent and 1 or 0, full and 1 or 0}
+return {born, granted, math.max(paused - now, 0), free, query_in, dues, admitted, flags, now, amounts}

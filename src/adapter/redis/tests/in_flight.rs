@@ -118,3 +118,19 @@ async fn waiter_with_a_max_wait_is_refused_one_timeout_after_it_if_the_limit_is_
     assert_eq!((refusal.reason(), refusal.max_in_flight()), (Reason::MaxWait, Some(1)));
     assert!((millis(350)..=millis(362)).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
+
+/// The quota is full, so its ten permits may be available together as soon as the permit is dropped.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_full_quota_stay_queued_while_the_limit_is_reached() {
+    let (limiter, _) = scripted(limiter().with_max_in_flight(1).unwrap(), millis(1), admit(1));
+    let _permit = limiter.acquire_with(&bounded(None)).await.unwrap();
+    let mut waiters: JoinSet<_> = (0..10)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, bounded(Some(millis(500)))).await }
+        })
+        .collect();
+    time::sleep(millis(100)).await;
+    assert_eq!(limiter.snapshot().queued, 10);
+    waiters.abort_all();
+}

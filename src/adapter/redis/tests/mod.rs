@@ -94,6 +94,7 @@ fn reply(grants: &[(u64, u32)], free: u64) -> Reply {
         known,
         paused: Duration::ZERO,
         free: millis(free),
+        is_spent: free > 0,
         query_in: millis(free.saturating_sub(100)),
         grants,
         admitted: 0,
