@@ -208,6 +208,14 @@ impl Permits {
         }
     }
 
+    /// Returns the amounts of all grants to the store, because no request waits for them.
+    pub(super) fn return_amounts(&mut self) {
+        for grant in &mut self.leases {
+            let amounts = std::mem::replace(&mut grant.amounts, Amounts::NONE);
+            self.session.give_back(grant.due, amounts, self.hold);
+        }
+    }
+
     /// Returns the number of permits that expired unused since the last call.
     pub(super) fn take_unused(&mut self) -> u32 {
         std::mem::take(&mut self.unused)

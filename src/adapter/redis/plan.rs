@@ -27,6 +27,11 @@ impl Inner {
     pub(super) fn next(&self) -> Next {
         let (demand, flight) = (self.limiter.demand(), self.limiter.flight());
         let mut next = self.inspect(|permits, now| {
+            // Amounts are fetched only for the first waiter, so further permits alone would admit no waiter.
+            let is_single = self.settings.has_units();
+            if is_single && demand.head.is_none() {
+                permits.return_amounts();
+            }
             // Without a lease, no permit is kept for a request that has not arrived.
             let is_kept = demand.head.is_some() || self.settings.lease > 1;
             let in_hand = if is_kept { permits.in_hand(now) } else { 0 };
@@ -40,8 +45,6 @@ impl Inner {
             let smaller = !amounts.minus(&demand.amounts).is_empty();
             let smaller = demand.head.is_some_and(|head| head.get() < unit || smaller);
             let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
-            // Amounts are fetched only for the first waiter, so further permits alone would admit no waiter.
-            let is_single = self.settings.has_units();
             let short = demand.head.is_some_and(|head| {
                 permits.is_lost()
                     || is_full
