@@ -129,7 +129,13 @@ impl Inner {
             self.limiter.source_changed();
         }
         if !reply.paused.is_zero() {
-            self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
+            let until = now.saturating_add(nanos(reply.paused));
+            self.limiter.locked(|core, now| {
+                // The store learns with the next query that this process has lifted the pause.
+                if !self.inspect(|permits, _| permits.session.updates.resume) {
+                    core.pause(until, now);
+                }
+            });
         }
         let fault =
             || format!("permits expire before they arrive, because each reply takes longer than {held:?}");

@@ -134,3 +134,25 @@ async fn redis_waiter_sleeps_until_its_permit_after_the_clock_jumps_by_more_than
     acquire.await.unwrap();
     assert_eq!((start.elapsed(), queries.lock().unwrap().len()), (millis(90), 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn reply_to_an_earlier_query_does_not_restore_a_pause_that_resume_has_lifted() {
+    let resumed = AtomicU32::new(0);
+    let (limiter, queries) = scripted(limiter(), millis(10), move |query| {
+        resumed.fetch_or(query.updates.resume.into(), Ordering::Relaxed);
+        match resumed.load(Ordering::Relaxed) {
+            0 => Ok(Reply { paused: Duration::from_secs(60), ..reply(&[], 60_000) }),
+            _ => grant_all(query),
+        }
+    });
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, bounded(None)).await }
+    });
+    time::sleep(millis(5)).await;
+    limiter.resume();
+    time::sleep(millis(100)).await;
+    assert_eq!(limiter.snapshot().paused_until, None);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(queries.lock().unwrap().len(), 2);
+}
