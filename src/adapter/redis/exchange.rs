@@ -89,7 +89,7 @@ impl Inner {
             // start of the query, so no permit is used too early or after its expiry. A reply that took `hold` or
             // longer grants nothing.
             let until = query.now.saturating_add(nanos(held));
-            let late = query.want > 0 && now >= until;
+            let late = now >= until && (query.want > 0 || permits.is_lost());
             let session = &mut permits.session;
             let poll_at = session.counted.replied(query, reply, expiry, now);
             session.known = Some((reply.known, now));

@@ -98,8 +98,8 @@ local function add(other, moment, amount)
   end
 end
 
--- Removes the oldest entries of a log after a grant. The window of that grant cannot contain more permits than the
--- limit.
+-- Removes the oldest entries of a log after a grant or the report of a share. No later permit depends on more permits
+-- than the limit.
 local function trim(quota)
   local surplus, gone = quota.sum - quota.limit, 0
   if surplus <= 0 then return end
@@ -253,6 +253,7 @@ if booked > 0 and spent < now then
       local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
       redis.call('RPUSH', quota.log, whole(math.max(now, last)), math.min(booked, quota.limit))
       quota.sum = quota.sum + math.min(booked, quota.limit)
+      trim(quota)
     else
       quota.next = math.max(quota.next, now) + math.ceil(math.min(booked, quota.limit) * quota.interval / 1000)
     end

@@ -156,3 +156,20 @@ async fn reply_to_an_earlier_query_does_not_restore_a_pause_that_resume_has_lift
     waiting.await.unwrap().unwrap();
     assert_eq!(queries.lock().unwrap().len(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn late_reply_to_a_query_without_a_waiter_does_not_end_the_use_of_the_share() {
+    let shares = limiter().with_fallback_share(4).unwrap();
+    let (limiter, _) = scripted(shares, millis(120), grant_all);
+    while limiter.store() != Store::Fallback {
+        let _ = take(&limiter, bounded(Some(Duration::from_secs(1)))).await;
+    }
+    for number in 0..20 {
+        time::sleep(Duration::from_secs(1)).await;
+        let start = Instant::now();
+        take(&limiter, bounded(None)).await.unwrap();
+        assert!(start.elapsed() < millis(50), "{number}: {:?}", start.elapsed());
+        time::sleep(millis(200)).await;
+        assert_eq!(limiter.store(), Store::Fallback, "{number}");
+    }
+}
