@@ -349,10 +349,8 @@ local function due_of(block)
   return due
 end
 
-local room, opens = math.huge, 0
-for _, gate in ipairs(standing) do
-  if gate.left < room then room, opens = gate.left, gate.till - now end
-end
+local room = math.huge
+for _, gate in ipairs(standing) do room = math.min(room, gate.left) end
 local free, dues, blocks, is_spent = 0, {}, 0, false
 -- Blocks that are available now are counted together.
 if paused <= now and delay == 0 then
@@ -384,7 +382,11 @@ while true do
   is_spent = due > 0
   if blocks < want then due = math.max(due, delay * 1000) end
   free = math.max(math.ceil(due / 1000), 0)
-  if (blocks + 1) * unit > room then free = math.max(free, opens) end
+  if (blocks + 1) * unit > room then
+    for _, gate in ipairs(standing) do
+      if (blocks + 1) * unit > gate.left then free = math.max(free, gate.till - now) end
+    end
+  end
   if paused > now then free = math.max(free, paused - now) end
   if blocks == want or paused > now or free > horizon or (blocks + 1) * unit > room then break end
   blocks = blocks + 1
