@@ -77,6 +77,8 @@ impl Inner {
                 _ => 0,
             };
             let spare = usable.saturating_sub(flight.renewing.into());
+            let longest_query = self.settings.timeout.min(self.settings.in_flight_expiry / 2);
+            let decided_at = now.saturating_add(nanos(longest_query));
             Next::Query(Query {
                 want,
                 unit,
@@ -84,7 +86,7 @@ impl Inner {
                 now,
                 known: permits.session.known,
                 share_used: permits.share().map(|share| share.used(now, longest)),
-                flight: permits.session.counted.report(self.id, spare, now),
+                flight: permits.session.counted.report(self.id, spare, decided_at),
                 updates: permits.session.next_updates(now),
             })
         });
