@@ -83,7 +83,7 @@ impl Inner {
         let expiry = self.settings.in_flight_expiry;
         let (late, failed, recovered, now) = self.inspect(|permits, now| {
             if let (Some(share), Some(used)) = (permits.share_mut(), query.share_used) {
-                share.reported(used);
+                share.used = share.used.saturating_sub(used);
             }
             // The store decided at some time between the query and now. `due` counts from now, and `until` from the
             // start of the query, so no permit is used too early or after its expiry. A reply that took `hold` or

@@ -126,7 +126,7 @@ fn plan_query(
         return (0, 1);
     }
     // The lease doubles if all of its permits were used. Otherwise it shrinks by the number of unused permits.
-    let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));
+    let (unused, last) = (std::mem::take(&mut permits.unused), permits.session.lease.max(1));
     permits.session.lease =
         if unused > 0 { last.saturating_sub(unused).max(1) } else { last.saturating_mul(2).min(lease) };
     let missing = demand.permits.max(u64::from(permits.session.lease)).saturating_sub(permits.in_hand(now));
