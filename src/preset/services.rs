@@ -16,7 +16,7 @@ macro_rules! presets {
                 let quotas = [$($quota),*].into_iter().map(str::parse).collect::<Result<Vec<Quota>, _>>()?;
                 Ok(StackBuilder::new(base_url)?
                     .with_name(stringify!($name))
-                    .with_json_on_every_request()
+                    .with_header(http::header::CONTENT_TYPE, "application/json")
                     .with_api_key_env($variable)
                     .with_quotas(quotas))
             }

@@ -20,7 +20,7 @@ use crate::{
     stack::framing,
 };
 
-pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Adds the default headers of a stack to each request that does not contain them. A request with a body also gets a
 /// `content-type`. [`StackLayer`](super::StackLayer) contains this layer.

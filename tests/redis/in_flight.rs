@@ -235,3 +235,19 @@ async fn processes_divide_the_limit_of_requests_in_flight_while_the_store_is_dow
     permits.truncate(3);
     acquire(&limiters[1]).await;
 }
+
+/// The bucket refills the permits of fewer than ten waiters within their `max_wait`, but it is full.
+#[tokio::test]
+async fn waiters_of_a_full_bucket_are_not_refused_while_the_limit_is_reached() {
+    let limiter = limited(&shared_server().url(), "full", 1);
+    let _permit = acquire(&limiter).await;
+    tokio::time::sleep(millis(100)).await;
+    let mut waiters: JoinSet<_> = (0..50)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, request(1, Some(Duration::from_micros(100)))).await }
+        })
+        .collect();
+    let first = tokio::time::timeout(millis(500), waiters.join_next()).await;
+    assert!(first.is_err(), "{first:?}");
+}

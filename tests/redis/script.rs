@@ -32,6 +32,8 @@ pub(super) struct Question<'a> {
     pub(super) units: &'a [[u64; 4]],
     /// A returned amount, and the time since which it counted.
     pub(super) returned: Option<(u64, u64)>,
+    /// The permits that the process has used from its share.
+    pub(super) booked: i64,
 }
 
 impl Script {
@@ -47,15 +49,15 @@ impl Script {
     /// Returns the grants, each with its time and its number of permits, and the available amount and the wait of each
     /// unit.
     pub(super) fn query(&mut self, question: &Question<'_>) -> (Pairs, Pairs) {
-        let Question { count, cost, quotas, units, returned } = question;
+        let Question { count, cost, quotas, units, returned, booked } = question;
         let mut command = redis::cmd("EVAL");
         command.arg(&self.text).arg(1 + quotas.len()).arg("{a}");
         for number in 0..quotas.len() {
             command.arg(format!("{{a}}:{number}"));
         }
         command.arg(&[self.now, *count, *cost, self.horizon]);
-        // These arguments describe a process that has been connected for a long time and has nothing to report.
-        command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(quotas.len());
+        // These arguments describe a process that has been connected for a long time and has nothing else to report.
+        command.arg(&[0, 0, 0, -1, *booked, 0, 0, 1_000_000_000, 0, 0]).arg(quotas.len());
         for (number, quota) in quotas.iter().enumerate() {
             command.arg(quota).arg(format!("id{number}"));
         }
@@ -67,7 +69,7 @@ impl Script {
         if let Some((since, amount)) = returned {
             command.arg(&[*since, *amount, *amount]);
         }
-        type Reply = (u64, u64, u64, u64, u64, Pairs, u32, bool, u64, Pairs);
+        type Reply = (u64, u64, u64, u64, u64, Pairs, u32, (bool, bool), u64, Pairs);
         let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();
         assert!(units.is_empty() || at == self.now);
         (grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect(), units)
@@ -214,4 +216,26 @@ async fn script_of_the_store_grants_exactly_the_permits_of_a_local_bucket() {
         }
     }
     assert!(granted > 1_000 && refused > 1_000, "{granted} granted, {refused} refused");
+}
+
+#[test]
+fn log_of_a_window_contains_at_most_its_limit_of_permits_from_shares() {
+    let server = server();
+    let mut script = Script::new(&server, 0);
+    let quotas = &[[10, 10, 1_000_001, 0]];
+    script.query(&Question { cost: 1, quotas, ..Question::default() });
+    script.now += 10_000_000;
+    for _ in 0..100 {
+        script.now += 1_000;
+        script.query(&Question { cost: 1, quotas, booked: 1, ..Question::default() });
+    }
+    // Each entry has a time and a number of permits.
+    let length: u32 = redis::cmd("LLEN").arg("{a}:0").query(&mut script.connection).unwrap();
+    assert_eq!(length, 2 * 10);
+    // The oldest of the last ten permits leaves the window 991 ms after the last query.
+    for (wait, granted) in [(991_000, 0), (1, 1)] {
+        script.now += wait;
+        let (grants, _) = script.query(&Question { count: 1, cost: 1, quotas, ..Question::default() });
+        assert_eq!(grants.len(), granted);
+    }
 }

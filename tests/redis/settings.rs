@@ -39,7 +39,11 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
             "invalid hold `1.001s`: expected more than zero and at most 1s (the shortest window)",
         ),
         (valid().with_lease(1, Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
-        (valid().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
+        (
+            valid().with_timeout(Duration::ZERO).err(),
+            "invalid timeout `0ns`: expected more than zero and at most 1h",
+        ),
+        (valid().with_timeout(Duration::MAX).err(), "invalid timeout `18446744073709551615.999999999s`"),
         (
             valid().with_fallback_share(2).err(),
             "invalid processes `2`: expected 1 to 1, because a quota has a burst of 1",

@@ -85,3 +85,19 @@ async fn processes_share_the_reported_remaining_permits_until_resume_is_called()
     tokio::time::sleep(millis(100)).await;
     take(&one, request(1, Some(millis(100)))).await.unwrap();
 }
+
+#[tokio::test]
+async fn forecast_is_the_latest_reset_of_the_policies_without_permits() {
+    let server = server();
+    let [one, other] = two_limiters(&server);
+    let headers = http::HeaderMap::from_iter([(
+        http::HeaderName::from_static("ratelimit"),
+        http::HeaderValue::from_static("\"a\";r=0;t=10, \"b\";r=0;t=60"),
+    )]);
+    let permit = one.acquire_with(&request(1, None)).await.unwrap();
+    permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
+    // The query for this request reports the remaining permits.
+    take(&one, request(1, Some(millis(100)))).await.unwrap_err();
+    let refusal = take(&other, request(1, Some(millis(20_000)))).await.unwrap_err();
+    assert!(refusal.wait().unwrap() > millis(50_000), "{refusal}");
+}

@@ -69,7 +69,8 @@ fn query(
     returned: Option<(u64, u64)>,
 ) -> (Option<u64>, Vec<(u64, u64)>) {
     let (count, units) = (u64::from(amount > 0), UNITS.map(|(limit, length)| [limit, length, amount, more]));
-    let (grants, units) = store.query(&Question { count, cost: 1, units: &units, returned, quotas: &[] });
+    let (grants, units) =
+        store.query(&Question { count, cost: 1, units: &units, returned, ..Question::default() });
     (grants.first().map(|(at, _)| *at), units)
 }
 

@@ -30,9 +30,9 @@ const CODES: [&str; 7] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRO
 const TYPES: [&str; 6] = ["hash", "list", "set", "stream", "string", "zset"];
 
 /// The script's reply. The first two values identify the store's memory. All times after them are microseconds since
-/// the script's decision. The last four values are the admitted requests, whether the limit of requests is reached, the
-/// store's time, and the state of each quota of another unit.
-type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>, u32, bool, i64, Vec<(u64, u64)>);
+/// the script's decision. The last four values are the admitted requests, whether the quotas and the limit of requests
+/// delay further permits, the store's time, and the state of each quota of another unit.
+type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>, u32, (bool, bool), i64, Vec<(u64, u64)>);
 
 pub(super) struct Connection {
     settings: Arc<Settings>,
@@ -71,18 +71,20 @@ impl Connection {
     async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
         let Open { connection, digest } = open;
         let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
-        let (born, granted, paused, free, query_in, grants, admitted, is_full, at, units): Values =
-            match by_digest {
-                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    self.command("EVAL", SCRIPT, query, true).query_async(connection).await?
-                }
-                values => values?,
-            };
+        let values: Values = match by_digest {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.command("EVAL", SCRIPT, query, true).query_async(connection).await?
+            }
+            values => values?,
+        };
+        let (born, granted, paused, free, query_in, grants, admitted, (is_spent, is_full), at, units) =
+            values;
         let grants = grants.into_iter().map(|(due, permits)| (Duration::from_micros(due), permits));
         Ok(Reply {
             known: Known { born, granted },
             paused: Duration::from_micros(paused),
             free: Duration::from_micros(free),
+            is_spent,
             query_in: Duration::from_micros(query_in),
             grants: grants.collect(),
             admitted,

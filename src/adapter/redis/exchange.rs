@@ -83,13 +83,13 @@ impl Inner {
         let expiry = self.settings.in_flight_expiry;
         let (late, failed, recovered, now) = self.inspect(|permits, now| {
             if let (Some(share), Some(used)) = (permits.share_mut(), query.share_used) {
-                share.reported(used);
+                share.used = share.used.saturating_sub(used);
             }
             // The store decided at some time between the query and now. `due` counts from now, and `until` from the
             // start of the query, so no permit is used too early or after its expiry. A reply that took `hold` or
             // longer grants nothing.
             let until = query.now.saturating_add(nanos(held));
-            let late = query.want > 0 && now >= until;
+            let late = now >= until && (query.want > 0 || permits.is_lost());
             let session = &mut permits.session;
             let poll_at = session.counted.replied(query, reply, expiry, now);
             session.known = Some((reply.known, now));
@@ -110,7 +110,7 @@ impl Inner {
                     permits: *permits,
                     amounts: query.amounts,
                 });
-                recovered = permits.fill(grants, self.free(query, reply, all_granted, now), now);
+                recovered = permits.fill(grants, self.free(query, reply, now), now);
                 let is_delayed = reply.units.iter().any(|(_, wait)| !wait.is_zero());
                 let longest = if is_delayed { LONGEST_POLL } else { Duration::MAX };
                 let query_in = reply.query_in.min(longest);
@@ -129,7 +129,13 @@ impl Inner {
             self.limiter.source_changed();
         }
         if !reply.paused.is_zero() {
-            self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
+            let until = now.saturating_add(nanos(reply.paused));
+            self.limiter.locked(|core, now| {
+                // The store learns with the next query that this process has lifted the pause.
+                if !self.inspect(|permits, _| permits.session.updates.resume) {
+                    core.pause(until, now);
+                }
+            });
         }
         let fault =
             || format!("permits expire before they arrive, because each reply takes longer than {held:?}");
@@ -138,10 +144,10 @@ impl Inner {
     }
 
     /// Forecasts when the next permits become available, and the largest number that may then be available together. If
-    /// the store granted all requested permits, this number is the maximum of a single request.
-    fn free(&self, query: &Query, reply: &Reply, all_granted: bool, now: u64) -> Free {
+    /// the quotas have further permits, this number is the maximum of a single request.
+    fn free(&self, query: &Query, reply: &Reply, now: u64) -> Free {
         let refilled = nanos(reply.free).checked_div(self.settings.interval());
-        let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !all_granted);
+        let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| reply.is_spent);
         let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(query.unit));
         let at = now.saturating_add(nanos(reply.free));
         let (unit, amounts) = (query.unit, query.amounts);

@@ -42,7 +42,7 @@ pub(super) struct Share {
     pub(super) units: Option<Box<Units>>,
     /// The number of permits that were granted but not yet reported to the store. It never exceeds the limit of the
     /// share.
-    used: u64,
+    pub(super) used: u64,
     used_at: u64,
     limit: u64,
     /// The time until which the process may use the share. Each further failed query postpones this time. After this
@@ -86,10 +86,5 @@ impl Share {
     /// granted no permit within `longest`, the longest window.
     pub(super) fn used(&self, now: u64, longest: u64) -> u64 {
         if now.saturating_sub(self.used_at) > longest { 0 } else { self.used }
-    }
-
-    /// Records that the process has reported the grant of `permits` permits to the store.
-    pub(super) fn reported(&mut self, permits: u64) {
-        self.used = self.used.saturating_sub(permits);
     }
 }

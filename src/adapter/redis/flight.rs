@@ -68,9 +68,9 @@ impl Counted {
         if is_wrong { Some(0) } else { Some(self.renew_at).filter(|_| needed > 0) }
     }
 
-    /// Creates the report of a query, except for the number of requests.
-    pub(super) fn report(&self, id: u64, spare: i64, now: u64) -> FlightReport {
-        let is_counted = self.requests > 0 && now < self.expires_at;
+    /// Creates the report of a query, except for the number of requests. The store decides at `decided_at` or earlier.
+    pub(super) fn report(&self, id: u64, spare: i64, decided_at: u64) -> FlightReport {
+        let is_counted = self.requests > 0 && decided_at < self.expires_at;
         FlightReport { id, requests: 0, spare, is_counted }
     }
 

@@ -80,11 +80,12 @@ impl Inner {
     }
 
     pub(super) fn resume(&self) {
-        self.limiter.resume();
+        // Reported first, because a reply to an earlier query may pause the limiter until the update is recorded.
         self.report(|updates, _| {
             (updates.resume, updates.pause_until) = (true, 0);
             updates.gates.clear();
         });
+        self.limiter.resume();
     }
 
     fn report_pause(&self, until: Instant) {

@@ -171,7 +171,7 @@ use crate::{
 /// # Cancellation
 ///
 /// Dropping a queued request spends nothing. A permit that was fetched for it is used by the next request, or expires.
-/// The store no longer counts the request as in flight.
+/// Its amounts are returned, and the store no longer counts the request as in flight.
 #[derive(Clone)]
 pub struct RedisLimiter {
     pub(super) inner: Arc<Inner>,

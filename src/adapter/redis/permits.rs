@@ -63,8 +63,8 @@ pub(super) struct Permits {
     pub(super) query_at: u64,
     /// When the last share ended. The store counts no amounts that were taken from the share.
     shared_since: u64,
-    /// The number of permits that expired unused.
-    unused: u32,
+    /// The number of permits that expired unused since the last query for a lease.
+    pub(super) unused: u32,
     signal: Arc<TaskSignal>,
     /// A request for fewer permits than this number wakes the waiting task. 0 if no request wakes the task.
     pub(super) listening: u32,
@@ -208,9 +208,12 @@ impl Permits {
         }
     }
 
-    /// Returns the number of permits that expired unused since the last call.
-    pub(super) fn take_unused(&mut self) -> u32 {
-        std::mem::take(&mut self.unused)
+    /// Returns the amounts of all grants to the store, because no request waits for them.
+    pub(super) fn return_amounts(&mut self) {
+        for grant in &mut self.leases {
+            let amounts = std::mem::replace(&mut grant.amounts, Amounts::NONE);
+            self.session.give_back(grant.due, amounts, self.hold);
+        }
     }
 }
 

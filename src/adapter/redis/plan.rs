@@ -27,6 +27,11 @@ impl Inner {
     pub(super) fn next(&self) -> Next {
         let (demand, flight) = (self.limiter.demand(), self.limiter.flight());
         let mut next = self.inspect(|permits, now| {
+            // Amounts are fetched only for the first waiter, so further permits alone would admit no waiter.
+            let is_single = self.settings.has_units();
+            if is_single && demand.head.is_none() {
+                permits.return_amounts();
+            }
             // Without a lease, no permit is kept for a request that has not arrived.
             let is_kept = demand.head.is_some() || self.settings.lease > 1;
             let in_hand = if is_kept { permits.in_hand(now) } else { 0 };
@@ -40,8 +45,6 @@ impl Inner {
             let smaller = !amounts.minus(&demand.amounts).is_empty();
             let smaller = demand.head.is_some_and(|head| head.get() < unit || smaller);
             let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
-            // Amounts are fetched only for the first waiter, so further permits alone would admit no waiter.
-            let is_single = self.settings.has_units();
             let short = demand.head.is_some_and(|head| {
                 permits.is_lost()
                     || is_full
@@ -74,6 +77,8 @@ impl Inner {
                 _ => 0,
             };
             let spare = usable.saturating_sub(flight.renewing.into());
+            let longest_query = self.settings.timeout.min(self.settings.in_flight_expiry / 2);
+            let decided_at = now.saturating_add(nanos(longest_query));
             Next::Query(Query {
                 want,
                 unit,
@@ -81,7 +86,7 @@ impl Inner {
                 now,
                 known: permits.session.known,
                 share_used: permits.share().map(|share| share.used(now, longest)),
-                flight: permits.session.counted.report(self.id, spare, now),
+                flight: permits.session.counted.report(self.id, spare, decided_at),
                 updates: permits.session.next_updates(now),
             })
         });
@@ -121,7 +126,7 @@ fn plan_query(
         return (0, 1);
     }
     // The lease doubles if all of its permits were used. Otherwise it shrinks by the number of unused permits.
-    let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));
+    let (unused, last) = (std::mem::take(&mut permits.unused), permits.session.lease.max(1));
     permits.session.lease =
         if unused > 0 { last.saturating_sub(unused).max(1) } else { last.saturating_mul(2).min(lease) };
     let missing = demand.permits.max(u64::from(permits.session.lease)).saturating_sub(permits.in_hand(now));

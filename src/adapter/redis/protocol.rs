@@ -92,6 +92,9 @@ pub(super) struct Reply {
     pub(super) paused: Duration,
     /// The time until the next block becomes available. The store has not granted this block yet.
     pub(super) free: Duration,
+    /// Whether the quotas of requests delay the next block. Otherwise, they may have more permits than the store has
+    /// granted.
+    pub(super) is_spent: bool,
     /// The time until the store can grant the next block: [`free`](Self::free) minus the horizon, but at least zero.
     pub(super) query_in: Duration,
     /// The grants. Each consists of the delay before its permits may be used, and their number.

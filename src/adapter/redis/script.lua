@@ -98,8 +98,8 @@ local function add(other, moment, amount)
   end
 end
 
--- Removes the oldest entries of a log after a grant. The window of that grant cannot contain more permits than the
--- limit.
+-- Removes the oldest entries of a log after a grant or the report of a share. No later permit depends on more permits
+-- than the limit.
 local function trim(quota)
   local surplus, gone = quota.sum - quota.limit, 0
   if surplus <= 0 then return end
@@ -253,6 +253,7 @@ if booked > 0 and spent < now then
       local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
       redis.call('RPUSH', quota.log, whole(math.max(now, last)), math.min(booked, quota.limit))
       quota.sum = quota.sum + math.min(booked, quota.limit)
+      trim(quota)
     else
       quota.next = math.max(quota.next, now) + math.ceil(math.min(booked, quota.limit) * quota.interval / 1000)
     end
@@ -348,11 +349,9 @@ local function due_of(block)
   return due
 end
 
-local room, opens = math.huge, 0
-for _, gate in ipairs(standing) do
-  if gate.left < room then room, opens = gate.left, gate.till - now end
-end
-local free, dues, blocks = 0, {}, 0
+local room = math.huge
+for _, gate in ipairs(standing) do room = math.min(room, gate.left) end
+local free, dues, blocks, is_spent = 0, {}, 0, false
 -- Blocks that are available now are counted together.
 if paused <= now and delay == 0 then
   local skip = math.min(want, math.floor(room / unit))
@@ -380,9 +379,14 @@ if paused <= now and delay == 0 then
 end
 while true do
   local due = due_of(blocks + 1)
+  is_spent = due > 0
   if blocks < want then due = math.max(due, delay * 1000) end
   free = math.max(math.ceil(due / 1000), 0)
-  if (blocks + 1) * unit > room then free = math.max(free, opens) end
+  if (blocks + 1) * unit > room then
+    for _, gate in ipairs(standing) do
+      if (blocks + 1) * unit > gate.left then free = math.max(free, gate.till - now) end
+    end
+  end
   if paused > now then free = math.max(free, paused - now) end
   if blocks == want or paused > now or free > horizon or (blocks + 1) * unit > room then break end
   blocks = blocks + 1
@@ -456,4 +460,5 @@ local keep = whole(math.ceil(lasts / 1000) + 1000)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end
 
 local query_in = math.max(free - horizon, delay - horizon, 0)
-return {born, granted, math.max(paused - now, 0), free, query_in, dues, admitted, full and 1 or 0, now, amounts}
+local flags = {is_spent and 1 or 0, full and 1 or 0}
+return {born, granted, math.max(paused - now, 0), free, query_in, dues, admitted, flags, now, amounts}

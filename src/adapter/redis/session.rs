@@ -44,13 +44,20 @@ impl Session {
     }
 
     /// Stores the remaining permits that the service reported, minus the permits that the service may not have counted
-    /// yet. A reset after the `longest` pause counts as this pause.
+    /// yet. A reset after the `longest` pause counts as this pause. Until its reset, a policy keeps its fewest permits,
+    /// because reports may arrive in a different order than the service sent them.
     pub(super) fn remember(&mut self, remaining: Remaining, uncounted: u64, longest: u64, now: u64) {
         let (policy, gates) = (remaining.policy(), &mut self.updates.gates);
+        let left = remaining.left().saturating_sub(uncounted);
+        let mut until = now.saturating_add(nanos(remaining.reset_after()).min(longest));
+        if let Some(earlier) = gates.iter().find(|gate| gate.policy == policy && now < gate.until) {
+            if earlier.left < left {
+                return;
+            }
+            until = until.max(earlier.until);
+        }
         gates.retain(|gate| gate.policy != policy);
         if gates.len() < MAX_GATES {
-            let left = remaining.left().saturating_sub(uncounted);
-            let until = now.saturating_add(nanos(remaining.reset_after()).min(longest));
             gates.push(Gate { policy, left, until });
         }
     }

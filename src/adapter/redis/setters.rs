@@ -61,9 +61,10 @@ impl RedisLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the timeout is zero.
+    /// Returns an error if the timeout is zero or longer than an hour.
     pub fn with_timeout(self, timeout: Duration) -> Result<Self, InvalidConfig> {
-        require(!timeout.is_zero(), "timeout", timeout, "more than zero")?;
+        let is_valid = !timeout.is_zero() && timeout <= Duration::from_secs(3_600);
+        require(is_valid, "timeout", timeout, "more than zero and at most 1h")?;
         Ok(self.with(|settings| settings.timeout = timeout))
     }
 

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use http::{HeaderValue, header::CONTENT_TYPE};
+use http::HeaderValue;
 
 use super::StackBuilder;
-use crate::{headers, stack::default_headers::JSON};
+use crate::headers;
 
 /// Setters of the default headers.
 impl StackBuilder {
@@ -65,11 +65,5 @@ impl StackBuilder {
             true => builder,
             false => builder.with_header(http::header::USER_AGENT, Self::DEFAULT_USER_AGENT),
         }
-    }
-
-    /// Sends the presets' `content-type` with every request, because the services' sample calls send it even with a
-    /// GET.
-    pub(crate) fn with_json_on_every_request(self) -> Self {
-        self.with_header(CONTENT_TYPE, JSON)
     }
 }

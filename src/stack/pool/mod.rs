@@ -1,7 +1,7 @@
 mod limiter;
 mod route;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 pub(super) use self::limiter::PoolLimiter;
 pub use self::route::{Route, RouteLayer};
@@ -78,11 +78,12 @@ use crate::{
 /// # Clone
 ///
 /// All clones share the limiters and the key sources.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Pool {
     members: Arc<[Member]>,
 }
 
+#[derive(Debug)]
 struct Member {
     base: BaseUrl,
     keys: KeySource,
@@ -132,21 +133,5 @@ impl Pool {
             (member.keys.clone(), if is_plaintext { origin.with_plaintext() } else { origin })
         };
         Credential::members(self.members.iter().map(member), placement)
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.members.iter()).finish()
-    }
-}
-
-/// Writes no key.
-impl fmt::Debug for Member {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Member")
-            .field("base_url", &self.base.uri)
-            .field("limiter", &self.limiter)
-            .finish_non_exhaustive()
     }
 }

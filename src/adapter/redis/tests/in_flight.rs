@@ -142,3 +142,47 @@ async fn waiter_with_fetched_amounts_stays_admitted_while_an_update_is_reported(
     assert_eq!(wanted[..2], [1, 0]);
     assert_eq!(wanted.iter().sum::<u32>(), 1, "{wanted:?}");
 }
+
+/// The quota is full, so its ten permits may be available together as soon as the permit is dropped.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_full_quota_stay_queued_while_the_limit_is_reached() {
+    let (limiter, _) = scripted(limiter().with_max_in_flight(1).unwrap(), millis(1), admit(1));
+    let _permit = limiter.acquire_with(&bounded(None)).await.unwrap();
+    let mut waiters: JoinSet<_> = (0..10)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, bounded(Some(millis(500)))).await }
+        })
+        .collect();
+    time::sleep(millis(100)).await;
+    assert_eq!(limiter.snapshot().queued, 10);
+    waiters.abort_all();
+}
+
+/// If the store no longer counted requests that the query reports as counted, it would treat this as a loss of memory.
+#[tokio::test(start_paused = true)]
+async fn requests_that_may_expire_during_a_query_are_not_reported_as_counted() {
+    let is_lost = Arc::new(AtomicU32::new(0));
+    let limiter = limiter().with_max_in_flight(1).unwrap().with_in_flight_expiry(EXPIRY).unwrap();
+    let (limiter, queries) = scripted(limiter, millis(1), {
+        let is_lost = Arc::clone(&is_lost);
+        move |query| match is_lost.load(Ordering::Relaxed) {
+            0 => admit(1)(query),
+            _ => Err("connection lost".to_owned()),
+        }
+    });
+    let start = Instant::now();
+    let _permit = limiter.acquire_with(&bounded(None)).await.unwrap();
+    time::sleep(millis(100)).await;
+    is_lost.store(1, Ordering::Relaxed);
+    time::sleep(EXPIRY).await;
+    let counted = |from: u64, to: u64| {
+        let times = start + millis(from)..start + millis(to);
+        let queries = queries.lock().unwrap();
+        let all = queries.iter().filter(|(at, _)| times.contains(at));
+        all.map(|(_, query)| query.flight.is_counted).collect::<Vec<_>>()
+    };
+    let (earlier, last) = (counted(1, 8_700), counted(8_751, 9_000));
+    assert!(earlier.len() > 20 && earlier.iter().all(|is_counted| *is_counted), "{earlier:?}");
+    assert!(!last.is_empty() && last.iter().all(|is_counted| !is_counted), "{last:?}");
+}

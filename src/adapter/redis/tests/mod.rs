@@ -1,6 +1,7 @@
 //! Tests of the queue and the task that queries the store, with a scripted store and paused time.
 
 mod arguments;
+mod gates;
 mod in_flight;
 mod units;
 mod waits;
@@ -94,6 +95,7 @@ fn reply(grants: &[(u64, u32)], free: u64) -> Reply {
         known,
         paused: Duration::ZERO,
         free: millis(free),
+        is_spent: free > 0,
         query_in: millis(free.saturating_sub(100)),
         grants,
         admitted: 0,
@@ -276,28 +278,4 @@ async fn redis_limiter_refuses_all_waiters_after_a_failed_query() {
     }
     assert_eq!(limiter.snapshot().queued, 0);
     yield_now().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn redis_limiter_reports_no_quota_of_tokens_unless_it_caused_a_rejection() {
-    for (status, reported) in [(200, vec![3]), (429, vec![0, 3])] {
-        let (limiter, _) = scripted(limiter(), millis(10), grant_all);
-        let fields = [
-            ("x-ratelimit-remaining-requests", "3"),
-            ("x-ratelimit-reset-requests", "60s"),
-            ("x-ratelimit-remaining-tokens", "0"),
-            ("x-ratelimit-reset-tokens", "1s"),
-        ];
-        let fields = fields.map(|(name, value)| {
-            (http::HeaderName::from_static(name), http::HeaderValue::from_static(value))
-        });
-        let headers = http::HeaderMap::from_iter(fields);
-        let permit = limiter.acquire_with(&bounded(None)).await.unwrap();
-        permit.complete(&limit::ResponseInfo::new(http::StatusCode::from_u16(status).unwrap(), &headers));
-        let mut left: Vec<_> = limiter
-            .inner
-            .inspect(|permits, _| permits.session.updates.gates.iter().map(|gate| gate.left).collect());
-        left.sort_unstable();
-        assert_eq!(left, reported, "{status}");
-    }
 }

@@ -134,3 +134,42 @@ async fn redis_waiter_sleeps_until_its_permit_after_the_clock_jumps_by_more_than
     acquire.await.unwrap();
     assert_eq!((start.elapsed(), queries.lock().unwrap().len()), (millis(90), 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn reply_to_an_earlier_query_does_not_restore_a_pause_that_resume_has_lifted() {
+    let resumed = AtomicU32::new(0);
+    let (limiter, queries) = scripted(limiter(), millis(10), move |query| {
+        resumed.fetch_or(query.updates.resume.into(), Ordering::Relaxed);
+        match resumed.load(Ordering::Relaxed) {
+            0 => Ok(Reply { paused: Duration::from_secs(60), ..reply(&[], 60_000) }),
+            _ => grant_all(query),
+        }
+    });
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, bounded(None)).await }
+    });
+    time::sleep(millis(5)).await;
+    limiter.resume();
+    time::sleep(millis(100)).await;
+    assert_eq!(limiter.snapshot().paused_until, None);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(queries.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_reply_to_a_query_without_a_waiter_does_not_end_the_use_of_the_share() {
+    let shares = limiter().with_fallback_share(4).unwrap();
+    let (limiter, _) = scripted(shares, millis(120), grant_all);
+    while limiter.store() != Store::Fallback {
+        let _ = take(&limiter, bounded(Some(Duration::from_secs(1)))).await;
+    }
+    for number in 0..20 {
+        time::sleep(Duration::from_secs(1)).await;
+        let start = Instant::now();
+        take(&limiter, bounded(None)).await.unwrap();
+        assert!(start.elapsed() < millis(50), "{number}: {:?}", start.elapsed());
+        time::sleep(millis(200)).await;
+        assert_eq!(limiter.store(), Store::Fallback, "{number}");
+    }
+}
