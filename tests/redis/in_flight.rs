@@ -236,18 +236,22 @@ async fn processes_divide_the_limit_of_requests_in_flight_while_the_store_is_dow
     acquire(&limiters[1]).await;
 }
 
-/// The bucket refills the permits of fewer than ten waiters within their `max_wait`, but it is full.
+/// The bucket refills a permit every 14 ms, so fewer than ten within the waiters' `max_wait`. But it is full.
 #[tokio::test]
 async fn waiters_of_a_full_bucket_are_not_refused_while_the_limit_is_reached() {
-    let limiter = limited(&shared_server().url(), "full", 1);
+    let limiter = bucket(&shared_server().url(), "full", [quota(100, millis(1_000))]).unwrap();
+    let limiter = limiter.with_max_in_flight(1).unwrap().with_in_flight_expiry(EXPIRY).unwrap();
     let _permit = acquire(&limiter).await;
-    tokio::time::sleep(millis(100)).await;
-    let mut waiters: JoinSet<_> = (0..50)
-        .map(|_| {
-            let limiter = limiter.clone();
-            async move { take(&limiter, request(1, Some(Duration::from_micros(100)))).await }
-        })
-        .collect();
+    tokio::time::sleep(millis(300)).await;
+    let mut waiters = JoinSet::new();
+    for number in 0..10 {
+        let limiter = limiter.clone();
+        waiters.spawn(async move { take(&limiter, request(1, Some(millis(60)))).await });
+        // The store replies to the query of the first waiter before the other waiters arrive.
+        if number == 0 {
+            tokio::time::sleep(millis(30)).await;
+        }
+    }
     let first = tokio::time::timeout(millis(500), waiters.join_next()).await;
     assert!(first.is_err(), "{first:?}");
 }

@@ -90,14 +90,21 @@ async fn processes_share_the_reported_remaining_permits_until_resume_is_called()
 async fn forecast_is_the_latest_reset_of_the_policies_without_permits() {
     let server = server();
     let [one, other] = two_limiters(&server);
-    let headers = http::HeaderMap::from_iter([(
-        http::HeaderName::from_static("ratelimit"),
-        http::HeaderValue::from_static("\"a\";r=0;t=10, \"b\";r=0;t=60"),
-    )]);
-    let permit = one.acquire_with(&request(1, None)).await.unwrap();
-    permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
-    // The query for this request reports the remaining permits.
-    take(&one, request(1, Some(millis(100)))).await.unwrap_err();
-    let refusal = take(&other, request(1, Some(millis(20_000)))).await.unwrap_err();
+    let mut permits = Vec::new();
+    for _ in 0..2 {
+        permits.push(one.acquire_with(&request(1, None)).await.unwrap());
+    }
+    for (permit, value) in permits.into_iter().zip(["\"a\";r=0;t=10", "\"b\";r=0;t=60"]) {
+        let field = (http::HeaderName::from_static("ratelimit"), http::HeaderValue::from_static(value));
+        permit.complete(&ResponseInfo::new(http::StatusCode::OK, &http::HeaderMap::from_iter([field])));
+    }
+    // The query that reports the pause also reports the remaining permits.
+    one.pause_until(Instant::now() + millis(200));
+    let refusal = loop {
+        match take(&other, request(1, Some(millis(20_000)))).await {
+            Ok(_) => tokio::time::sleep(millis(1)).await,
+            Err(refusal) => break refusal,
+        }
+    };
     assert!(refusal.wait().unwrap() > millis(50_000), "{refusal}");
 }
