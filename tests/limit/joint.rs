@@ -541,3 +541,19 @@ async fn unpolled_request_delays_its_part_by_at_most_a_second() {
     assert!(start.elapsed() <= millis(1_200), "{:?}", start.elapsed());
     unpolled.await.unwrap();
 }
+
+/// The caller is polled more than a second after its turn has come, and before the queue has checked it.
+#[tokio::test(start_paused = true)]
+async fn request_that_is_polled_late_keeps_its_turn() {
+    let joint = joint(LocalLimiter::paced_window(quota(10, 1_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(10, 1_000, 1))
+    });
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    let mut late = task::spawn(acquire(&joint, 0, &PermitRequest::new()));
+    assert_pending!(late.poll());
+    sleep(millis(101)).await;
+    assert!(late.is_woken());
+    // The first poll moves the clock without firing timers.
+    assert_pending!(task::spawn(advance(millis(1_001))).poll());
+    assert_ready!(late.poll()).unwrap();
+}
