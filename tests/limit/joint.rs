@@ -561,3 +561,19 @@ async fn flood_of_one_part_fills_its_own_queue_and_delays_no_other_part() {
     // One request was granted at once and three were queued. The parts take turns.
     assert_eq!(outcomes, [(0, Ok(())), (0, Ok(())), (1, Ok(())), (0, Ok(())), (0, Ok(()))]);
 }
+
+/// The caller is polled more than a second after its turn has come, and before the queue has checked it.
+#[tokio::test(start_paused = true)]
+async fn request_that_is_polled_late_keeps_its_turn() {
+    let joint = joint(LocalLimiter::paced_window(quota(10, 1_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(10, 1_000, 1))
+    });
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    let mut late = task::spawn(acquire(&joint, 0, &PermitRequest::new()));
+    assert_pending!(late.poll());
+    sleep(millis(101)).await;
+    assert!(late.is_woken());
+    // The first poll moves the clock without firing timers.
+    assert_pending!(task::spawn(advance(millis(1_001))).poll());
+    assert_ready!(late.poll()).unwrap();
+}

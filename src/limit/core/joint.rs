@@ -52,6 +52,11 @@ impl Core {
     /// the permits are no longer available. A refusal ends the ticket.
     pub fn turn(&mut self, ticket: Ticket, now: u64) -> Result<bool, Refusal> {
         self.restore(ticket, now);
+        // However late this call is, `advance` must not skip the waiter: its caller has been woken and waits for no other
+        // event.
+        if let Some((slot, Stage::Offered(_), _)) = self.queue.find(ticket) {
+            self.queue.keep_turn(slot, now);
+        }
         self.advance(now);
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return Ok(false) };
         let is_offered = matches!(stage, Stage::Offered(_));
