@@ -89,7 +89,7 @@ impl CallContext {
     pub(crate) fn end_stalled(&self, limit: Duration, end: impl FnOnce()) {
         let Shared { watch, body_progress, .. } = &*self.0.shared;
         if watch.compare_exchange(IDLE, EXPIRED, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // A later attempt is running.
+            // Another attempt is running, or several have run at once.
             return end();
         }
         body_progress.store(nanos(self.started().elapsed().saturating_sub(limit)), Ordering::Relaxed);

@@ -57,10 +57,6 @@ impl CallContext {
     /// layer, if there is one, has a permit that still applies.
     #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the transport calls it"))]
     pub(crate) fn poll_renewed<B>(&self, request: &Request<B>, cx: &mut Context<'_>) -> Poll<()> {
-        // While several attempts run at once, as with hedging, no rate limit layer answers.
-        if !self.is_unsent() {
-            return Poll::Ready(());
-        }
         let mut state = self.0.shared.state();
         // Without a renewal, no rate limit layer has seen the wait.
         let Some(renewal) = state.renewal.as_deref_mut() else { return Poll::Ready(()) };
@@ -69,7 +65,13 @@ impl CallContext {
                 state.renewal = None;
                 return Poll::Ready(());
             }
-            Renewal::Wanted(_, transport) | Renewal::Checking(transport) => {
+            Renewal::Checking(transport) => {
+                transport.clone_from(cx.waker());
+                return Poll::Pending;
+            }
+            // While several attempts run at once, as with hedging, no rate limit layer answers.
+            _ if !self.is_unsent() => return Poll::Ready(()),
+            Renewal::Wanted(_, transport) => {
                 transport.clone_from(cx.waker());
                 return Poll::Pending;
             }
@@ -104,6 +106,22 @@ mod tests {
         for attempt in ["first", "second"] {
             assert!(call.poll_renewed(&request, &mut cx).is_ready(), "{attempt}");
         }
+    }
+
+    #[test]
+    fn request_waits_for_the_permit_that_its_limiter_acquires_although_another_attempt_begins() {
+        let mut request = Request::new(());
+        let call = CallContext::of(request.extensions_mut());
+        let mut cx = Context::from_waker(Waker::noop());
+        call.begin_watch();
+        call.enter(Phase::Connecting);
+        assert!(call.renewal(&mut cx).is_none());
+        assert!(call.poll_renewed(&request, &mut cx).is_pending());
+        assert!(call.renewal(&mut cx).is_some());
+        call.begin_watch();
+        assert!(call.poll_renewed(&request, &mut cx).is_pending());
+        call.renewed();
+        assert!(call.poll_renewed(&request, &mut cx).is_ready());
     }
 
     #[test]

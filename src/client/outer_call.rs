@@ -14,7 +14,7 @@ use tower::ServiceExt;
 use super::settings::{Current, Settings};
 use crate::{
     body::Body,
-    call::{CallContext, Report, RequestTimeout},
+    call::{CallContext, Report, RequestTimeout, StopReason},
     clock,
     error::{Error, ErrorKind},
     stack::{BaseUrl, OuterService},
@@ -41,14 +41,17 @@ impl OuterCall {
     ) -> Result<Response<Body>, Error> {
         let own = request.extensions().get::<RequestTimeout>().map(|(ends, _)| *ends);
         // A call that continues because the body of its response broke already has a deadline.
-        let of_call = request.extensions().get().and_then(CallContext::deadline);
-        let (ends, began) = (own.into_iter().chain(of_call).min(), clock::now());
+        let continued = request.extensions().get::<CallContext>().cloned();
+        let of_call = continued.as_ref().and_then(CallContext::deadline);
+        let began = continued.as_ref().map_or_else(clock::now, CallContext::started);
+        let ends = own.into_iter().chain(of_call).min();
         let processed = Arc::clone(&self.processed);
         request.extensions_mut().insert(self);
         let call = outer.oneshot(request);
         let mut result = match ends {
             None => call.await,
             Some(ends) => tokio::time::timeout_at(ends, call).await.unwrap_or_else(|_| {
+                continued.iter().for_each(|call| call.end(StopReason::Deadline));
                 let limit = ends.saturating_duration_since(began);
                 Err(Error::new(ErrorKind::Deadline, Some(limit), None).not_sent())
             }),

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     call::{CallContext, Deadline, RequestHead, extension_beside},
     policy::{Amounts, Priority, dialect::Dialect},
-    telemetry::LastWarning,
+    telemetry::{LastWarning, OrderWarning},
 };
 
 /// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
@@ -33,7 +33,7 @@ pub(super) struct Options {
     /// Whether a request is in flight until the head of its response, instead of the end of its body.
     pub(super) in_flight_until_head: bool,
     /// The WARN event for a layer that is outside a retry layer.
-    pub(super) order_warning: Arc<LastWarning>,
+    pub(super) order_warning: Arc<OrderWarning>,
     pub(super) refusal_warning: Arc<LastWarning>,
 }
 

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::{HeaderName, HeaderValue};
 use tracing::Level;
 
-use crate::{call::Naming, config::text::Written, random::Random, telemetry::LastWarning, uuid};
+use crate::{call::Naming, config::text::Written, random::Random, telemetry::OrderWarning, uuid};
 
 /// Gives each call an id, sends the id to the server, and logs one event when the call ends.
 ///
@@ -43,7 +43,7 @@ pub struct RequestIdLayer {
     pub(super) has_info_spans: bool,
     /// The WARN event for a layer that is inside a retry layer.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(super) order_warning: Arc<LastWarning>,
+    pub(super) order_warning: Arc<OrderWarning>,
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(super) make: Arc<dyn Fn() -> HeaderValue + Send + Sync>,
 }

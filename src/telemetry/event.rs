@@ -6,7 +6,7 @@ use std::{cell::LazyCell, fmt, time::Duration};
 
 use tracing::{debug, info, level_filters::LevelFilter, warn};
 
-use super::{AUTH, CALL, LIMIT, LastWarning, RETRY, metric, text, warning::PERIOD};
+use super::{AUTH, CALL, LIMIT, LastWarning, OrderWarning, RETRY, metric, text, warning::PERIOD};
 use crate::{
     call::{CallContext, DelayReason, Report, StopReason},
     error::Refusal,
@@ -135,8 +135,8 @@ pub(crate) fn learned(call: Option<&CallContext>, rate: f64, source: &'static st
 }
 
 /// Emits the event for a rate limit layer that is outside a retry layer, once for each layer.
-pub(crate) fn retry_inside_limit(report: &Report, last_warning: &LastWarning) {
-    last_warning.once(|| {
+pub(crate) fn retry_inside_limit(report: &Report, warning: &OrderWarning) {
+    warning.once(|| {
         warn!(
             target: LIMIT,
             service = report.service().as_deref(),
@@ -147,8 +147,8 @@ pub(crate) fn retry_inside_limit(report: &Report, last_warning: &LastWarning) {
 }
 
 /// Emits the event for a total timeout that is inside a rate limit layer, once for each layer.
-pub(crate) fn total_timeout_inside_limit(call: &CallContext, last_warning: &LastWarning) {
-    last_warning.once(|| {
+pub(crate) fn total_timeout_inside_limit(call: &CallContext, warning: &OrderWarning) {
+    warning.once(|| {
         warn!(
             target: CALL,
             service = call.service().as_deref(),
@@ -158,8 +158,8 @@ pub(crate) fn total_timeout_inside_limit(call: &CallContext, last_warning: &Last
 }
 
 /// Emits the event for a request id layer that is inside a retry layer, once for each layer.
-pub(crate) fn request_id_inside_retry(call: &CallContext, last_warning: &LastWarning) {
-    last_warning.once(|| {
+pub(crate) fn request_id_inside_retry(call: &CallContext, warning: &OrderWarning) {
+    warning.once(|| {
         warn!(
             target: CALL,
             service = call.service().as_deref(),

@@ -19,7 +19,7 @@ pub(crate) use self::event::{
 };
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;
-pub(crate) use self::warning::LastWarning;
+pub(crate) use self::warning::{LastWarning, OrderWarning};
 
 use std::borrow::Cow;
 

@@ -1,7 +1,10 @@
 //! Limits how often one kind of event is emitted at WARN, because thousands per second would hide other events.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,10 +32,16 @@ impl LastWarning {
             last => Some(last.replace((now, 0)).map_or(0, |(_, since)| since)),
         }
     }
+}
 
+/// Whether a layer has emitted its WARN event about a wrong order of layers.
+#[derive(Debug, Default)]
+pub(crate) struct OrderWarning(AtomicBool);
+
+impl OrderWarning {
     /// Emits the first event only.
     pub(super) fn once(&self, emit: impl FnOnce()) {
-        if self.replace(Duration::MAX).is_some() {
+        if !self.0.swap(true, Ordering::Relaxed) {
             emit();
         }
     }

@@ -20,7 +20,7 @@ use crate::{
     clock,
     config::InvalidConfig,
     error::{BoxError, Error, MaybeRejected},
-    telemetry::{self, LastWarning},
+    telemetry::{self, OrderWarning},
 };
 
 /// Limits the time of a call up to the response headers. Sets one deadline for all inner layers, unless the call
@@ -41,7 +41,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct TotalTimeoutLayer {
     limit: Duration,
-    order_warning: Arc<LastWarning>,
+    order_warning: Arc<OrderWarning>,
     /// Whether the timeout belongs to a stack. It then sets no timer while the attempt timeout of the stack waits. Any
     /// other total timeout always sets one, because an inner layer might drop an attempt without waking the task.
     is_in_stack: bool,

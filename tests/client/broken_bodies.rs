@@ -258,11 +258,14 @@ async fn retry_of_a_broken_body_waits_in_an_outer_layer_until_the_deadline_of_it
     let (outer, inner) = (Arc::clone(&slots), in_memory().with_total_timeout(second * 5));
     let layer =
         layer_fn(move |inner: OuterService| ConcurrencyLimit::with_semaphore(inner, Arc::clone(&outer)));
-    let (client, _) = broken(&inner.with_outer_layer(layer), 1, &[200]);
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let builder = inner.with_outer_layer(layer).with_body_idle_timeout(second * 3);
+    let client = builder.client_with_service(ScriptedService::new([stalled])).unwrap();
     let (start, response) = (Instant::now(), client.get("/v1").await.unwrap());
     let busy = slots.acquire().await.unwrap();
     let error = tokio::time::timeout(second * 60, response.text()).await.unwrap().unwrap_err();
     assert_eq!((start.elapsed(), error.is_timeout()), (second * 5, true));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(Deadline));
     drop(busy);
 }
 

@@ -108,7 +108,6 @@ fn snapshot_counts_a_waiter_whose_permit_is_available_as_granted() {
     });
 }
 
-/// The task that checks the queue does not keep a dropped limiter alive, and ends after the last waiter has left.
 #[tokio::test(start_paused = true)]
 async fn no_task_remains_after_a_waiter_for_a_request_in_flight_was_dropped() {
     let metrics = tokio::runtime::Handle::current().metrics();
@@ -124,6 +123,22 @@ async fn no_task_remains_after_a_waiter_for_a_request_in_flight_was_dropped() {
     }
 }
 
+/// The limit of requests in flight is reached, so the task has no time to wait for. The change refuses the waiter.
+#[tokio::test(start_paused = true)]
+async fn no_task_remains_after_a_waiter_was_refused_by_a_change_of_the_quota() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let limiter = LocalLimiter::token_bucket(quota(10, 1_000, 5)).with_max_in_flight(1).unwrap();
+    let permit = limiter.acquire().await.unwrap();
+    let mut waiting = queued(&limiter, &PermitRequest::new().with_cost(NonZeroU32::new(5).unwrap()));
+    sleep(seconds(5)).await;
+    limiter.set_quotas(quota(10, 1_000, 1));
+    assert_ready!(waiting.poll()).unwrap_err();
+    drop((waiting, permit, limiter));
+    sleep(seconds(1)).await;
+    assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
+/// The task that checks the queue does not keep a dropped limiter alive, and ends after the last waiter has left.
 #[tokio::test(start_paused = true)]
 async fn no_task_remains_without_waiters() {
     let metrics = tokio::runtime::Handle::current().metrics();

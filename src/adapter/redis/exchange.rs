@@ -89,7 +89,9 @@ impl Inner {
             // start of the query, so no permit is used too early or after its expiry. A reply that took `hold` or
             // longer grants nothing.
             let until = query.now.saturating_add(nanos(held));
-            let late = now >= until && (query.want > 0 || permits.is_lost());
+            // Without a waiter, a reply shows nothing about permits, unless the store is lost.
+            let counts = query.want > 0 || permits.is_lost();
+            let late = counts && now >= until;
             let session = &mut permits.session;
             let poll_at = session.counted.replied(query, reply, expiry, now);
             session.known = Some((reply.known, now));
@@ -99,7 +101,9 @@ impl Inner {
                 session.give_back_since(counted_at, query.amounts);
             }
             session.reported(query);
-            session.late = if late { session.late + 1 } else { 0 };
+            if counts {
+                session.late = if late { session.late + 1 } else { 0 };
+            }
             // A lost store stays lost until a reply arrives in time.
             let failed = session.late >= MAX_LATE || late && permits.lost.is_some();
             let mut recovered = None;
@@ -184,6 +188,8 @@ impl Task {
             state.store(RUNNING, Ordering::SeqCst);
             match self.inner.next() {
                 Next::Query(query) => self.inner.exchange(query).await,
+                // A request has arrived since its demand was read.
+                Next::Wait(_) if state.load(Ordering::SeqCst) != RUNNING => {}
                 Next::Wait(until) => {
                     // A request that arrives during this wait is served by the next query. An update ends the wait.
                     let _ = time::timeout_at(until, notify.notified()).await;

@@ -211,8 +211,7 @@ impl Permits {
     /// Returns the amounts of all grants to the store, because no request waits for them.
     pub(super) fn return_amounts(&mut self) {
         for grant in &mut self.leases {
-            let amounts = std::mem::replace(&mut grant.amounts, Amounts::NONE);
-            self.session.give_back(grant.due, amounts, self.hold);
+            self.session.give_back(grant.due, std::mem::take(&mut grant.amounts), self.hold);
         }
     }
 }

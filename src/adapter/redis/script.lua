@@ -382,10 +382,8 @@ while true do
   is_spent = due > 0
   if blocks < want then due = math.max(due, delay * 1000) end
   free = math.max(math.ceil(due / 1000), 0)
-  if (blocks + 1) * unit > room then
-    for _, gate in ipairs(standing) do
-      if (blocks + 1) * unit > gate.left then free = math.max(free, gate.till - now) end
-    end
+  for _, gate in ipairs(standing) do
+    if (blocks + 1) * unit > gate.left then free = math.max(free, gate.till - now) end
   end
   if paused > now then free = math.max(free, paused - now) end
   if blocks == want or paused > now or free > horizon or (blocks + 1) * unit > room then break end

@@ -120,9 +120,6 @@ impl fmt::Debug for Acquire {
     }
 }
 
-/// How long a driver may remain after the last waiter has left the queue: 1 s in nanoseconds.
-const LINGER: u64 = 1_000_000_000;
-
 /// The outcome of a new request.
 enum Joined {
     Granted(u64),
@@ -204,11 +201,8 @@ impl Shared {
         let waker = if is_queued { state.waiting().wakers.take(ticket) } else { None };
         let mut wakes = Wakes::default();
         if state.core.is_unused() {
-            let waiting = state.waiting();
-            waiting.wakers.clear();
-            // Nobody waits, so a driver with a later timer ends now.
-            let soon = now.saturating_add(LINGER);
-            wakes.extend(waiting.timers.iter_mut().filter_map(|timer| timer.hurry(soon)));
+            state.waiting().wakers.clear();
+            state.settle(true, &mut wakes);
         }
         self.unlock(guard, true);
         drop(waker);

@@ -76,6 +76,9 @@ mod flags {
     }
 }
 
+/// How long a driver may remain after the last waiter has left the queue: 1 s in nanoseconds.
+const LINGER: u64 = 1_000_000_000;
+
 /// The state under the lock.
 #[derive(Debug)]
 struct State {
@@ -245,7 +248,8 @@ impl State {
             wakes.extend(waiting.wakers.take(ticket));
         }
         if may_hurry && !waiting.timers.is_empty() {
-            let wake = self.core.next_wake(self.now).unwrap_or(u64::MAX);
+            // If nobody waits, a driver with a later timer ends soon.
+            let wake = self.core.next_wake(self.now).unwrap_or_else(|| self.now.saturating_add(LINGER));
             wakes.extend(waiting.timers.iter_mut().filter_map(|timer| timer.hurry(wake)));
         }
     }

@@ -5,7 +5,7 @@ use super::*;
 const EXPIRY: Duration = Duration::from_secs(9);
 
 /// A store that admits `max` requests, and grants all permits of admitted requests.
-fn admit(max: u32) -> impl Fn(&Query) -> Result<Reply, String> {
+pub(super) fn admit(max: u32) -> impl Fn(&Query) -> Result<Reply, String> {
     move |query| {
         let wanted = u32::try_from(i64::from(query.want) + query.flight.spare).unwrap();
         let admitted = wanted.min(max.saturating_sub(query.flight.requests));

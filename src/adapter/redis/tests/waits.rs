@@ -45,6 +45,18 @@ async fn second_waiter_is_refused_if_the_forecast_wait_exceeds_its_max_wait() {
     head.abort();
 }
 
+/// Between the calls, a query without a waiter returns the request that the store has counted.
+#[tokio::test(start_paused = true)]
+async fn late_replies_count_although_queries_without_a_waiter_are_between_them() {
+    let limiter = limiter().with_fallback_share(4).unwrap().with_max_in_flight(4).unwrap();
+    let (limiter, _) = scripted(limiter, millis(120), super::in_flight::admit(4));
+    for _ in 0..10 {
+        let _ = take(&limiter, bounded(None).with_deadline(Instant::now() + millis(200))).await;
+        time::sleep(millis(100)).await;
+    }
+    assert_eq!(limiter.store(), Store::Fallback);
+}
+
 #[tokio::test(start_paused = true)]
 async fn redis_limiter_uses_its_share_while_every_reply_is_late() {
     let shares = limiter().with_fallback_share(4).unwrap();
