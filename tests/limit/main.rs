@@ -13,6 +13,7 @@ mod expiry;
 mod fifo;
 mod in_flight;
 mod joint;
+mod joint_progress;
 mod keyed;
 mod layer;
 mod learned_units;
