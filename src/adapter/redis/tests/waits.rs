@@ -52,7 +52,7 @@ async fn late_replies_count_although_queries_without_a_waiter_are_between_them()
     let (limiter, _) = scripted(limiter, millis(120), super::in_flight::admit(4));
     for _ in 0..10 {
         let _ = take(&limiter, bounded(None).with_deadline(Instant::now() + millis(200))).await;
-        time::sleep(millis(100)).await;
+        time::sleep(millis(300)).await;
     }
     assert_eq!(limiter.store(), Store::Fallback);
 }
