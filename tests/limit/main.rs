@@ -15,6 +15,7 @@ mod in_flight;
 mod joint;
 mod keyed;
 mod layer;
+mod learned_unit_changes;
 mod learned_units;
 mod local_limiter;
 mod memory;

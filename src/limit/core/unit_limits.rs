@@ -83,9 +83,11 @@ impl Core {
         }
     }
 
-    /// Returns whether the server rejected a request because of a unit that the limiter learns.
+    /// Returns whether the server rejected a request because of a unit that the limiter learns, and of which the request
+    /// takes an amount.
     pub(super) fn is_by_unit(&self, feedback: &Feedback, taken: &Taken) -> bool {
-        feedback.rejecting_units(taken).any(|unit| self.learned_units().any(|known| known.unit() == unit))
+        let is_of = |unit| self.learned_units().any(|known| known.unit() == unit && known.is_of(taken));
+        feedback.rejecting_units(taken).any(is_of)
     }
 
     /// Lets the learners of the units learn from a response. Returns whether anything has changed, and the end of a new
@@ -100,9 +102,10 @@ impl Core {
         let mut outcome = (false, None);
         for learned in self.units.iter_mut().flat_map(|units| &mut units.learned) {
             learned.end(taken);
+            let is_evidence = learned.is_of(taken);
             let acceptance = match feedback.acceptance {
                 Acceptance::Accepted => Acceptance::Accepted,
-                _ if feedback.rejecting_units(taken).any(|unit| unit == learned.unit()) => {
+                _ if is_evidence && feedback.rejecting_units(taken).any(|unit| unit == learned.unit()) => {
                     Acceptance::Throttled
                 }
                 // The rejection shows nothing about this unit.
@@ -111,10 +114,9 @@ impl Core {
                     continue;
                 }
             };
-            // An accepted request that takes nothing of the unit is no probe.
-            let is_evidence = learned.is_of(taken) || acceptance == Acceptance::Throttled;
             let observation = Observation {
                 acceptance,
+                // A request that takes nothing of the unit is no probe.
                 granted_at: if is_evidence { granted_at } else { 0 },
                 sent_at,
                 requested_pause: feedback.pause,

@@ -1,0 +1,28 @@
+//! Tests of adaptive limiters that learn the rate of tokens: rejections, settled amounts, forecasts and changes of quotas.
+
+use super::learned_units::{costly, end, rates, send};
+use super::*;
+use futures_util::FutureExt;
+use tower_outbound::limit::{Amounts, Unit};
+
+/// Returns a limiter that has learned 500 requests and 30,000 tokens per minute, of which all are available.
+async fn learned() -> LocalLimiter {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    assert_eq!(rates(&limiter), [Some(490.0), Some(29_412.0)]);
+    advance(seconds(3)).await;
+    limiter
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejections_of_requests_without_tokens_lower_the_rate_of_requests_and_pause() {
+    let limiter = learned().await;
+    // Less than a twentieth of the tokens remains, but the requests take none.
+    end(send(&limiter, 0), StatusCode::TOO_MANY_REQUESTS, ["498", "1000"]);
+    assert_eq!(rates(&limiter), [Some(480.0), Some(29_412.0)]);
+    let start = Instant::now();
+    for _ in 0..20 {
+        end(limiter.acquire().await.unwrap(), StatusCode::TOO_MANY_REQUESTS, ["400", "1000"]);
+    }
+    assert!(start.elapsed() > seconds(60), "each rejected probe doubles the pause: {:?}", start.elapsed());
+}
