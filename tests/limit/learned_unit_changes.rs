@@ -26,3 +26,12 @@ async fn rejections_of_requests_without_tokens_lower_the_rate_of_requests_and_pa
     }
     assert!(start.elapsed() > seconds(60), "each rejected probe doubles the pause: {:?}", start.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn amount_settled_before_the_response_does_not_change_which_rate_a_rejection_lowers() {
+    let limiter = learned().await;
+    let mut permit = send(&limiter, 5_000);
+    permit.settlement().unwrap().settle(Amounts::NONE);
+    end(permit, StatusCode::TOO_MANY_REQUESTS, ["498", "2000"]);
+    assert_eq!(rates(&limiter), [Some(490.0), Some(28_824.0)]);
+}

@@ -18,9 +18,10 @@ impl Feedback {
         let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
         let is_rejected = self.acceptance == Acceptance::Throttled
             && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0);
-        // Less remains than the request takes. It may take more than its estimate.
+        // Less remains than the request takes. It may take more than its estimate, or may be settled to nothing.
         let is_short = move |quota: &&Remaining| {
-            quota.left() < u64::from(taken.charged.get(quota.unit())).max(1)
+            let own = taken.charged.get(quota.unit()).max(taken.granted.get(quota.unit()));
+            quota.left() < u64::from(own).max(1)
                 || quota.limit().is_some_and(|limit| quota.left() < limit / USED_UP_PART)
         };
         self.others.iter().filter(move |quota| is_rejected && is_short(quota)).map(Remaining::unit)
