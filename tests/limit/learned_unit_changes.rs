@@ -35,3 +35,16 @@ async fn amount_settled_before_the_response_does_not_change_which_rate_a_rejecti
     end(permit, StatusCode::TOO_MANY_REQUESTS, ["498", "2000"]);
     assert_eq!(rates(&limiter), [Some(490.0), Some(28_824.0)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn estimate_above_the_limit_before_the_first_headers_delays_later_requests_by_at_most_a_window() {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, u32::MAX), StatusCode::OK, ["499", "29000"]);
+    advance(seconds(3)).await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    sleep(seconds(60)).await;
+    end(send(&limiter, 1_000), StatusCode::OK, ["497", "29000"]);
+    let mut next = queued(&limiter, &costly(1_000));
+    sleep(seconds(70)).await;
+    assert_ready_ok!(next.poll());
+}

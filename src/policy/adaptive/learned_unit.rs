@@ -87,16 +87,18 @@ impl LearnedUnit {
 
     /// Replaces the amount that a request took at `taken_at`. Returns whether it takes more than before.
     pub(crate) fn settle(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> bool {
-        let [before, after] = [&taken.charged, actual].map(|amounts| i64::from(amounts.get(self.unit())));
-        let sum = match taken.is_accepted {
-            None => Some(&mut self.in_flight),
-            Some(true) => Some(&mut self.accepted),
-            Some(false) => None,
-        };
-        if let Some(sum) = sum.filter(|_| taken.granted.get(self.learner.unit) > 0) {
-            *sum = sum.saturating_add(after - before);
+        let amounts = [&taken.charged, actual];
+        let [raw_before, raw_after] = amounts.map(|amounts| i64::from(amounts.get(self.unit())));
+        let [before, after] = amounts.map(|amounts| self.own(amounts));
+        if self.is_of(taken) {
+            match taken.is_accepted {
+                None => self.in_flight = self.in_flight.saturating_add(raw_after - raw_before),
+                Some(true) => {
+                    self.accepted = self.accepted.saturating_add(i64::from(after) - i64::from(before));
+                }
+                Some(false) => {}
+            }
         }
-        let [before, after] = [&taken.charged, actual].map(|amounts| self.own(amounts));
         if after > before {
             self.learner.pacer.grant(after - before, now);
         } else if taken_at > self.lowered_at {
@@ -108,10 +110,9 @@ impl LearnedUnit {
     /// Counts the end of a request.
     pub(crate) fn end(&mut self, taken: &Taken) {
         if self.is_of(taken) {
-            let amount = i64::from(taken.charged.get(self.unit()));
-            self.in_flight = self.in_flight.saturating_sub(amount);
+            self.in_flight = self.in_flight.saturating_sub(taken.charged.get(self.unit()).into());
             if taken.is_accepted == Some(true) {
-                self.accepted = self.accepted.saturating_add(amount);
+                self.accepted = self.accepted.saturating_add(self.own(&taken.charged).into());
             }
         }
     }
@@ -125,6 +126,8 @@ impl LearnedUnit {
         let quota = self.learner.quota().map(|(limit, _)| limit);
         let largest = quota.or_else(|| self.learner.rate.map(by_rate)).unwrap_or(u64::MAX);
         self.most = u32::try_from(largest).unwrap_or(u32::MAX);
+        // An estimate before the first headers may be far above the limit.
+        self.each = self.each.min(self.most.into());
         (is_changed || self.most != most, pause)
     }
 
