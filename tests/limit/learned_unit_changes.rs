@@ -48,3 +48,11 @@ async fn estimate_above_the_limit_before_the_first_headers_delays_later_requests
     sleep(seconds(70)).await;
     assert_ready_ok!(next.poll());
 }
+
+#[tokio::test(start_paused = true)]
+async fn resumed_limiter_does_not_wait_for_amounts_taken_at_the_discarded_rate() {
+    let limiter = learned().await;
+    let _held = send(&limiter, 30_000);
+    limiter.resume();
+    send(&limiter, 1_000);
+}
