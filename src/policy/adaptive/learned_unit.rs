@@ -44,7 +44,7 @@ impl LearnedUnit {
         amounts.get(self.unit()).min(self.most)
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         let [accepted, in_flight] = [self.accepted, self.in_flight].map(|sum| sum.max(0).unsigned_abs());
         Progress { accepted, in_flight, each: self.each.max(1) }
     }
