@@ -247,6 +247,8 @@ async fn request_without_tokens_does_not_wait_for_the_probe_of_the_tokens() {
     // Its response does not end the probe.
     end(other, StatusCode::OK, ["496", "0"]);
     let mut next = queued(&limiter, &costly(1_000));
+    sleep(seconds(3)).await;
+    assert_pending!(next.poll());
     end(probe, StatusCode::OK, ["497", "0"]);
     sleep(seconds(3)).await;
     assert_ready_ok!(next.poll());
