@@ -278,7 +278,7 @@ impl Core {
     fn lose(&mut self, granted_at: u64, taken: &Taken, was_sent: bool, now: u64) {
         let mut lost = self.supply.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
         for unit in self.units.iter_mut().flat_map(|units| &mut units.learned) {
-            unit.end(taken);
+            unit.end(taken, granted_at);
             lost = lost.max(unit.lose(taken, granted_at, was_sent));
         }
         if let Some(until) = lost {

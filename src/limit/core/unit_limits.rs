@@ -70,12 +70,12 @@ impl Core {
 
     /// Begins to learn the rates of the units of which a request takes amounts.
     #[inline(never)]
-    pub(super) fn learn_units(&mut self, amounts: &Amounts, now: u64) {
+    pub(super) fn learn_units(&mut self, amounts: &Amounts) {
         let mut is_new = false;
         for (unit, _) in Unit::NAMES {
             if amounts.get(unit) > 0 && self.learned_units().all(|known| known.unit() != unit) {
                 let units = self.units.get_or_insert_with(Units::empty);
-                units.learned.push(LearnedUnit::new(unit, units.ceiling(unit), now));
+                units.learned.push(LearnedUnit::new(unit, units.ceiling(unit), self.supply.learns_since()));
                 is_new = true;
             }
         }
@@ -102,7 +102,7 @@ impl Core {
     ) -> (bool, Option<u64>) {
         let mut outcome = (false, None);
         for learned in self.units.iter_mut().flat_map(|units| &mut units.learned) {
-            learned.end(taken);
+            learned.end(taken, granted_at);
             let is_evidence = learned.is_of(taken);
             let acceptance = match feedback.acceptance {
                 Acceptance::Accepted => Acceptance::Accepted,

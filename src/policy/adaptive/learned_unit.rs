@@ -19,15 +19,18 @@ pub(crate) struct LearnedUnit {
     /// The server's limit. A larger amount counts as the limit.
     pub(crate) most: u32,
     last_grant: u64,
+    /// When the limiter began to learn. Requests that were granted before do not count.
+    since: u64,
     /// When the rate last fell. An amount that was taken before is not returned, because it was taken at a higher rate.
     lowered_at: u64,
 }
 
 impl LearnedUnit {
     /// Creates a learner whose rate never exceeds `ceiling`.
-    pub(crate) fn new(unit: Unit, ceiling: f64, now: u64) -> Self {
+    pub(crate) fn new(unit: Unit, ceiling: f64, since: u64) -> Self {
         let learner = Learner { unit, ..Learner::new(ceiling) };
-        Self { learner, in_flight: 0, accepted: 0, each: 0, most: u32::MAX, last_grant: now, lowered_at: now }
+        let (most, lowered_at) = (u32::MAX, since);
+        Self { learner, in_flight: 0, accepted: 0, each: 0, most, last_grant: since, since, lowered_at }
     }
 
     pub(crate) fn unit(&self) -> Unit {
@@ -37,6 +40,11 @@ impl LearnedUnit {
     /// Returns whether the permit of a request took an amount.
     pub(crate) fn is_of(&self, taken: &Taken) -> bool {
         taken.granted.get(self.unit()) > 0
+    }
+
+    /// Returns whether the amount of a request counts that was granted at `granted_at`.
+    fn counts(&self, taken: &Taken, granted_at: u64) -> bool {
+        self.is_of(taken) && granted_at >= self.since
     }
 
     /// Returns the amount that a request takes.
@@ -90,7 +98,7 @@ impl LearnedUnit {
         let amounts = [&taken.charged, actual];
         let [raw_before, raw_after] = amounts.map(|amounts| i64::from(amounts.get(self.unit())));
         let [before, after] = amounts.map(|amounts| self.own(amounts));
-        if self.is_of(taken) {
+        if self.counts(taken, taken_at) {
             match taken.is_accepted {
                 None => self.in_flight = self.in_flight.saturating_add(raw_after - raw_before),
                 Some(true) => {
@@ -107,9 +115,9 @@ impl LearnedUnit {
         after > before
     }
 
-    /// Counts the end of a request.
-    pub(crate) fn end(&mut self, taken: &Taken) {
-        if self.is_of(taken) {
+    /// Counts the end of a request that was granted at `granted_at`.
+    pub(crate) fn end(&mut self, taken: &Taken, granted_at: u64) {
+        if self.counts(taken, granted_at) {
             self.in_flight = self.in_flight.saturating_sub(taken.charged.get(self.unit()).into());
             if taken.is_accepted == Some(true) {
                 self.accepted = self.accepted.saturating_add(self.own(&taken.charged).into());

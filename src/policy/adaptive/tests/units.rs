@@ -45,7 +45,7 @@ fn serve_for(
     while *now < end {
         unit.advance(&of(1_000), *now);
         unit.take(&of(1_000), *now);
-        unit.end(&ended(1_000, is_accepted));
+        unit.end(&ended(1_000, is_accepted), *now);
         read(unit, &tokens(30_000, 20_000, 60), *now);
         *now = unit.due(*now + interval, 0, &of(1_000));
     }
@@ -80,20 +80,20 @@ fn counts_the_amounts_in_flight_and_those_of_accepted_requests() {
     assert_eq!(counts(&unit), [50_107, 0]);
     unit.settle(SECOND, &Taken::of(of(100)), &of(300), SECOND);
     assert_eq!(counts(&unit), [50_307, 0]);
-    unit.end(&ended(50_000, Some(true)));
+    unit.end(&ended(50_000, Some(true)), SECOND);
     assert_eq!(counts(&unit), [307, 30_000], "a larger amount counts as the limit");
     unit.settle(SECOND, &ended(50_000, Some(true)), &of(20_000), SECOND);
     assert_eq!(counts(&unit), [307, 20_000]);
     // The amount of a rejected request counts neither before nor after it is settled.
-    unit.end(&ended(7, Some(false)));
+    unit.end(&ended(7, Some(false)), SECOND);
     unit.settle(SECOND, &ended(7, Some(false)), &of(9), SECOND);
     assert_eq!(counts(&unit), [300, 20_000]);
     // A request whose permit took nothing does not count.
     let later = Taken { granted: of(0), ..ended(80, Some(true)) };
-    unit.end(&later);
+    unit.end(&later, SECOND);
     unit.settle(SECOND, &later, &of(90), SECOND);
     assert_eq!(counts(&unit), [300, 20_000]);
-    unit.end(&Taken { granted: of(100), ..ended(300, Some(true)) });
+    unit.end(&Taken { granted: of(100), ..ended(300, Some(true)) }, SECOND);
     assert_eq!(counts(&unit), [0, 20_300]);
 }
 
@@ -181,7 +181,7 @@ proptest! {
                 UnitStep::Settle(age, one, two, end) => {
                     unit.settle(now.saturating_sub(age), &ended(one, end), &of(two), now);
                 }
-                UnitStep::End(amount, end) => unit.end(&ended(amount, end)),
+                UnitStep::End(amount, end) => unit.end(&ended(amount, end), now),
                 UnitStep::Respond { acceptance, age, quota: (limit, left, reset) } => {
                     let (granted_at, remaining) = (now.saturating_sub(age), tokens(limit, left, reset));
                     let observation = Observation { remaining: &remaining, ..response(acceptance, granted_at) };
