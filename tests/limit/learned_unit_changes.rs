@@ -56,3 +56,17 @@ async fn resumed_limiter_does_not_wait_for_amounts_taken_at_the_discarded_rate()
     limiter.resume();
     send(&limiter, 1_000);
 }
+
+#[tokio::test(start_paused = true)]
+async fn amount_from_before_a_lower_quota_is_not_returned_at_its_rate() {
+    let limiter = learned().await;
+    let mut early = send(&limiter, 1_000);
+    advance(seconds(1)).await;
+    limiter.set_quotas([Quota::per_minute(6_100).unwrap().with_unit(Unit::Tokens).unwrap()]);
+    limiter.set_quotas([]);
+    assert_eq!(rates(&limiter)[1], Some(6_000.0));
+    advance(seconds(3)).await;
+    let _held = send(&limiter, 1_000);
+    early.settlement().unwrap().settle(Amounts::NONE);
+    let _next = queued(&limiter, &costly(1_000));
+}

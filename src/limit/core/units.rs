@@ -273,7 +273,7 @@ impl Units {
         let Some(own) = own else { return };
         (own.learned, own.changed_at) = (learned, Some(now));
         let ceilings: Vec<_> = own.learned.iter().map(|it| own.ceiling(it.unit())).collect();
-        own.learned.iter_mut().zip(ceilings).for_each(|(it, ceiling)| it.learner.set_ceiling(ceiling));
+        own.learned.iter_mut().zip(ceilings).for_each(|(it, ceiling)| it.set_ceiling(ceiling, now));
         let Some(old) = old else { return };
         let is_limited =
             |report: &Reported| own.quotas.states.iter().any(|quota| quota.unit() == report.unit);

@@ -144,6 +144,10 @@ impl LearnedUnit {
         if self.is_of(taken) { self.learner.lose(granted_at, was_sent) } else { None }
     }
 
+    pub(crate) fn set_ceiling(&mut self, ceiling: f64, now: u64) {
+        self.change(now, |learner| learner.set_ceiling(ceiling));
+    }
+
     /// Calls `change` with the learner, and records a lower rate.
     fn change<T>(&mut self, now: u64, change: impl FnOnce(&mut Learner) -> T) -> T {
         let before = self.learner.interval();
