@@ -70,3 +70,16 @@ async fn amount_from_before_a_lower_quota_is_not_returned_at_its_rate() {
     early.settlement().unwrap().settle(Amounts::NONE);
     let _next = queued(&limiter, &costly(1_000));
 }
+
+#[tokio::test(start_paused = true)]
+async fn probe_of_the_tokens_that_is_rejected_for_another_reason_delays_the_next_probe() {
+    let limiter = learned().await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    sleep(seconds(60)).await;
+    send(&limiter, 1_000).complete(&ResponseInfo::new(StatusCode::SERVICE_UNAVAILABLE, &HeaderMap::new()));
+    let mut next = queued(&limiter, &costly(1_000));
+    sleep(seconds(1)).await;
+    assert_pending!(next.poll());
+    sleep(seconds(2)).await;
+    assert_ready_ok!(next.poll());
+}

@@ -111,7 +111,7 @@ impl Core {
                 }
                 // The rejection shows nothing about this unit.
                 _ => {
-                    learned.lose(taken, granted_at, true);
+                    outcome.1 = outcome.1.max(learned.lose(taken, granted_at, true));
                     continue;
                 }
             };
