@@ -157,8 +157,9 @@ impl Core {
             }
         };
         // A rejection because of another unit proves nothing about the requests, which the limiter's quota limits.
-        let is_by_other = feedback.rejecting_units(taken).next().is_some();
-        let ignores_requests = self.server.has_quota && !self.obeys_remaining && is_by_other;
+        let ignores_requests = self.server.has_quota
+            && !self.obeys_remaining
+            && feedback.rejecting_units(taken).next().is_some();
         let applies =
             |quota: &&Remaining| obeys_remaining && !(ignores_requests && quota.unit() == Unit::Requests);
         let remaining = feedback.remaining.iter().filter(applies);

@@ -18,7 +18,6 @@ pub(crate) struct LearnedUnit {
     each: u64,
     /// The server's limit. A larger amount counts as the limit.
     pub(crate) most: u32,
-    last_grant: u64,
     /// When the limiter began to learn. Requests that were granted before do not count.
     since: u64,
     /// When the rate last fell. An amount that was taken before is not returned, because it was taken at a higher rate.
@@ -30,7 +29,7 @@ impl LearnedUnit {
     pub(crate) fn new(unit: Unit, ceiling: f64, since: u64) -> Self {
         let learner = Learner { unit, ..Learner::new(ceiling) };
         let (most, lowered_at) = (u32::MAX, since);
-        Self { learner, in_flight: 0, accepted: 0, each: 0, most, last_grant: since, since, lowered_at }
+        Self { learner, in_flight: 0, accepted: 0, each: 0, most, since, lowered_at }
     }
 
     pub(crate) fn unit(&self) -> Unit {
@@ -89,7 +88,6 @@ impl LearnedUnit {
             self.learner.grant(own, self.progress(), now);
             self.in_flight = self.in_flight.saturating_add(amounts.get(self.unit()).into());
             self.each = if self.each == 0 { own.into() } else { (15 * self.each + u64::from(own)) / 16 };
-            self.last_grant = now;
         }
     }
 
@@ -160,7 +158,8 @@ impl LearnedUnit {
 
     /// Returns whether the learned rate is lost with the limiter only after it was unused for `kept`.
     pub(crate) fn is_whole(&self, kept: u64, now: u64) -> bool {
-        let is_kept = self.learner.rate.is_some() && now.saturating_sub(self.last_grant) <= kept;
+        let is_kept =
+            self.learner.rate.is_some() && now.saturating_sub(self.learner.recent.last_grant) <= kept;
         !is_kept && self.learner.probe_ends().is_none()
     }
 }
