@@ -58,6 +58,17 @@ async fn resumed_limiter_does_not_wait_for_amounts_taken_at_the_discarded_rate()
 }
 
 #[tokio::test(start_paused = true)]
+async fn forecast_of_a_request_without_tokens_includes_the_tokens_of_the_waiters_before_it() {
+    let limiter = learned().await;
+    let _held = send(&limiter, 1_000);
+    let _waiters: Vec<_> = (0..100).map(|_| queued(&limiter, &costly(1_000))).collect();
+    // 12 s for the requests, and at least 140 s for the tokens.
+    let bounded = PermitRequest::new().with_max_wait(seconds(60));
+    let refusal = limiter.acquire_with(&bounded).now_or_never().unwrap().unwrap_err();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+}
+
+#[tokio::test(start_paused = true)]
 async fn amount_from_before_a_lower_quota_is_not_returned_at_its_rate() {
     let limiter = learned().await;
     let mut early = send(&limiter, 1_000);

@@ -57,13 +57,18 @@ impl LearnedUnit {
     }
 
     /// Returns when a request gets its amount behind the amount of `ahead`. A request waits until the earlier ones are
-    /// refilled, and not for its own amount, because the server's limit exceeds it.
+    /// refilled, and not for its own amount, because the server's limit exceeds it. The result is never too late.
     pub(crate) fn due(&self, start: u64, ahead: u64, amounts: &Amounts) -> u64 {
         let own = self.own(amounts);
-        if own == 0 {
+        if own == 0 && ahead == 0 {
             return start;
         }
-        let total = ahead.saturating_add(self.learner.pacer.burst.min(own.into()));
+        let burst = self.learner.pacer.burst;
+        let total = match u64::from(own) {
+            // The last request ahead may take the largest amount, and does not wait for it.
+            0 => ahead.min(ahead.saturating_sub(self.most.into()).saturating_add(burst)),
+            own => ahead.saturating_add(burst.min(own)),
+        };
         self.learner.due(start, total, if ahead == 0 { own } else { 0 })
     }
 

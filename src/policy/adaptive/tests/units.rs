@@ -107,7 +107,11 @@ fn request_waits_until_the_amounts_before_it_are_refilled() {
     assert_eq!(unit.due(SECOND, 0, &of(1_000)), SECOND + each);
     assert_eq!(unit.due(SECOND, 0, &of(1)), SECOND + each - burst + unit.learner.interval());
     assert_eq!(unit.due(SECOND, 2_000, &of(1_000)), SECOND + 3 * each);
-    assert_eq!(unit.due(SECOND, 2_000, &of(0)), SECOND, "takes no tokens");
+    // A request without tokens leaves after those before it, of which the last one may take up to 30,000.
+    assert_eq!(unit.due(SECOND, 0, &of(0)), SECOND);
+    assert_eq!(unit.due(SECOND, 500, &of(0)), SECOND + each - burst + unit.learner.interval() * 500);
+    assert_eq!(unit.due(SECOND, 30_000, &of(0)), SECOND + each);
+    assert_eq!(unit.due(SECOND, 40_000, &of(0)), SECOND + 11 * each);
     // Settled amounts replace the estimate.
     assert!(unit.settle(SECOND, &Taken::of(of(1_000)), &of(1_500), SECOND));
     assert_eq!(unit.due(SECOND, 0, &of(1_000)), SECOND + each * 3 / 2);
