@@ -194,8 +194,15 @@ impl PermitIssuer for JointIssuer {
         }
     }
 
-    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts, accepted: Option<bool>) {
-        let taken = Taken { is_accepted: accepted, ..Taken::of(*charged) };
+    fn settled(
+        &self,
+        _: Instant,
+        granted: &Amounts,
+        charged: &Amounts,
+        actual: &Amounts,
+        accepted: Option<bool>,
+    ) {
+        let taken = Taken { granted: *granted, charged: *charged, is_accepted: accepted };
         for (limiter, at) in &self.0 {
             limiter.shared.settle(*at, &taken, actual);
         }
@@ -205,5 +212,57 @@ impl PermitIssuer for JointIssuer {
 impl<K> fmt::Debug for Joint<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Joint").field("account", &self.account).field("parts", &self.parts).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, Request, StatusCode};
+
+    use super::*;
+    use crate::policy::Unit;
+
+    fn tokens(amount: u32) -> Amounts {
+        Amounts::of(Unit::Tokens, amount)
+    }
+
+    /// Settles the amounts of two requests before and after their responses. Returns the tokens of a third request,
+    /// which is in flight, and those of accepted requests.
+    async fn settle(
+        limiter: &LocalLimiter,
+        acquire: impl AsyncFn(PermitRequest) -> Permit<'static>,
+    ) -> [u64; 2] {
+        let accept =
+            |permit: Permit<'_>| permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+        let request = PermitRequest::new().with_amounts(tokens(1_000));
+        let mut first = acquire(request).await;
+        let settlement = first.settlement().unwrap().clone();
+        settlement.settle(Amounts::NONE);
+        settlement.settle(tokens(640));
+        accept(first);
+        // Takes no tokens, so its tokens do not count.
+        let mut second = acquire(PermitRequest::new()).await;
+        let settlement = second.settlement().unwrap().clone();
+        settlement.settle(tokens(300));
+        accept(second);
+        settlement.settle(tokens(500));
+        let _third = acquire(request).await;
+        limiter.locked(|core, _| core.learned_amounts())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn joint_and_wrapped_limiters_count_the_amounts_that_a_permit_took() {
+        let joint =
+            Joint::new(LocalLimiter::adaptive([]), Keyed::new(|_| 0, |_| LocalLimiter::without_quota()));
+        let acquire = async |request: PermitRequest| {
+            joint.acquire_for(RequestHead::of(&Request::new(())), &request).await.unwrap()
+        };
+        assert_eq!(settle(joint.account(), acquire).await, [1_000, 640]);
+        let limiter = LocalLimiter::adaptive([]);
+        let acquire = async |request: PermitRequest| {
+            let permit = limiter.acquire_with(&request).await.unwrap();
+            permit.with_issuer(Arc::new(limiter.clone())).with_amounts(*request.amounts())
+        };
+        assert_eq!(settle(&limiter, acquire).await, [1_000, 640]);
     }
 }

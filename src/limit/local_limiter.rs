@@ -262,10 +262,17 @@ impl PermitIssuer for LocalLimiter {
         self.shared.end_in_flight(is_cancelled);
     }
 
-    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts, accepted: Option<bool>) {
+    fn settled(
+        &self,
+        granted_at: Instant,
+        granted: &Amounts,
+        charged: &Amounts,
+        actual: &Amounts,
+        accepted: Option<bool>,
+    ) {
         // The amounts were taken up to this time before the permit was collected.
         let collected_at = self.shared.setup.clock.since_origin(granted_at);
-        let taken = Taken { is_accepted: accepted, ..Taken::of(*charged) };
+        let taken = Taken { granted: *granted, charged: *charged, is_accepted: accepted };
         self.locked(|core, now| {
             let taken_at = collected_at.saturating_sub(core.longest_uncollected());
             core.settle(taken_at, &taken, actual, now);

@@ -92,10 +92,19 @@ pub trait PermitIssuer: Send + Sync {
     /// process it. Does nothing by default.
     fn left_flight(&self, _is_cancelled: bool) {}
 
-    /// Called each time the amounts of the request change. `actual` replaces `charged`. The first `charged` is the
-    /// estimate of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. `accepted` is
-    /// whether the server's limits accepted the request, or `None` before the permit ends. Does nothing by default.
-    fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts, _accepted: Option<bool>) {}
+    /// Called each time the amounts of the request change. `actual` replaces `charged`. `granted` is the estimate of
+    /// [`with_amounts`](Permit::with_amounts), which is also the first `charged`. The permit was granted at `granted_at`.
+    /// `accepted` is whether the server's limits accepted the request, or `None` before the permit ends. Does nothing by
+    /// default.
+    fn settled(
+        &self,
+        _granted_at: Instant,
+        _granted: &Amounts,
+        _charged: &Amounts,
+        _actual: &Amounts,
+        _accepted: Option<bool>,
+    ) {
+    }
 }
 
 impl<'a> Permit<'a> {
@@ -146,7 +155,7 @@ impl<'a> Permit<'a> {
             Issuer::Custom(issuer, at) => {
                 let (issuer, at) = (issuer.clone()?, *at);
                 Some(Settlement::new(amounts, move |taken, actual| {
-                    issuer.settled(at, &taken.charged, actual, taken.is_accepted);
+                    issuer.settled(at, &taken.granted, &taken.charged, actual, taken.is_accepted);
                 }))
             }
         }

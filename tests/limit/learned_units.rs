@@ -174,19 +174,19 @@ async fn adaptive_limiter_learns_the_tokens_per_minute() {
     }
 }
 
-fn costly(amount: u32) -> PermitRequest {
+pub(super) fn costly(amount: u32) -> PermitRequest {
     PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, amount))
 }
 
 /// Takes permits now, and sends the request.
-fn send(limiter: &LocalLimiter, amount: u32) -> Permit<'static> {
+pub(super) fn send(limiter: &LocalLimiter, amount: u32) -> Permit<'static> {
     let mut permit = assert_ready_ok!(task::spawn(limiter.acquire_with(&costly(amount))).poll());
     permit.mark_sent(Instant::now());
     permit
 }
 
 /// Ends a request with the headers of 500 requests and 30,000 tokens per minute, of which `left` remain.
-fn end(permit: Permit<'static>, status: StatusCode, left: [&str; 2]) {
+pub(super) fn end(permit: Permit<'static>, status: StatusCode, left: [&str; 2]) {
     let field = |name: &str, value: &str| {
         let name = HeaderName::try_from(format!("x-ratelimit-{name}")).unwrap();
         (name, HeaderValue::from_str(value).unwrap())
@@ -203,7 +203,7 @@ fn end(permit: Permit<'static>, status: StatusCode, left: [&str; 2]) {
 }
 
 /// Returns the learned rates of requests and of tokens per minute, rounded.
-fn rates(limiter: &LocalLimiter) -> [Option<f64>; 2] {
+pub(super) fn rates(limiter: &LocalLimiter) -> [Option<f64>; 2] {
     let snapshot = limiter.snapshot();
     let tokens = snapshot.learned_units.first().copied();
     [snapshot.learned, tokens].map(|learned| learned.map(|learned| (60.0 * learned.rate()).round()))
@@ -247,6 +247,8 @@ async fn request_without_tokens_does_not_wait_for_the_probe_of_the_tokens() {
     // Its response does not end the probe.
     end(other, StatusCode::OK, ["496", "0"]);
     let mut next = queued(&limiter, &costly(1_000));
+    sleep(seconds(3)).await;
+    assert_pending!(next.poll());
     end(probe, StatusCode::OK, ["497", "0"]);
     sleep(seconds(3)).await;
     assert_ready_ok!(next.poll());

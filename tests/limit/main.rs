@@ -16,6 +16,7 @@ mod joint;
 mod joint_progress;
 mod keyed;
 mod layer;
+mod learned_unit_changes;
 mod learned_units;
 mod local_limiter;
 mod memory;

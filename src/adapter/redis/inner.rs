@@ -145,8 +145,15 @@ impl PermitIssuer for Inner {
         self.query_now();
     }
 
-    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts, accepted: Option<bool>) {
-        self.limiter.settled(granted_at, charged, actual, accepted);
+    fn settled(
+        &self,
+        granted_at: Instant,
+        granted: &Amounts,
+        charged: &Amounts,
+        actual: &Amounts,
+        accepted: Option<bool>,
+    ) {
+        self.limiter.settled(granted_at, granted, charged, actual, accepted);
         if self.settings.has_units() {
             self.query_now();
         }

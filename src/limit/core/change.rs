@@ -14,7 +14,7 @@ impl Core {
             (in_flight.max, in_flight.hold) = (max, settings.hold_after_cancel);
         }
         if !has_quota(quotas) {
-            self.supply.learn();
+            self.supply.learn(now);
         }
         self.set_quotas(quotas, now);
     }

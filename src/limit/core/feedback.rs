@@ -157,8 +157,9 @@ impl Core {
             }
         };
         // A rejection because of another unit proves nothing about the requests, which the limiter's quota limits.
-        let is_by_other = feedback.rejecting_units(taken).next().is_some();
-        let ignores_requests = self.server.has_quota && !self.obeys_remaining && is_by_other;
+        let ignores_requests = self.server.has_quota
+            && !self.obeys_remaining
+            && feedback.rejecting_units(taken).next().is_some();
         let applies =
             |quota: &&Remaining| obeys_remaining && !(ignores_requests && quota.unit() == Unit::Requests);
         let remaining = feedback.remaining.iter().filter(applies);
@@ -278,7 +279,7 @@ impl Core {
     fn lose(&mut self, granted_at: u64, taken: &Taken, was_sent: bool, now: u64) {
         let mut lost = self.supply.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
         for unit in self.units.iter_mut().flat_map(|units| &mut units.learned) {
-            unit.end(taken);
+            unit.end(taken, granted_at);
             lost = lost.max(unit.lose(taken, granted_at, was_sent));
         }
         if let Some(until) = lost {

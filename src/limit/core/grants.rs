@@ -136,7 +136,7 @@ impl Core {
         };
         let Some(at) = taken else { return false };
         if self.supply.learner().is_some() && !amounts.is_empty() {
-            self.learn_units(amounts, now);
+            self.learn_units(amounts);
         }
         self.units.iter_mut().for_each(|units| units.take(at, amounts, now));
         self.lateness.taken_at = at;

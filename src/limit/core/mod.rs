@@ -85,7 +85,7 @@ pub struct Core {
     blocks: Blocks,
     /// `None` unless the number of requests in flight is limited.
     pub(crate) in_flight: Option<Box<InFlight>>,
-    /// `None` unless a quota counts a unit other than requests.
+    /// `None` unless a quota counts a unit other than requests, or the limiter learns the rate of one.
     pub(crate) units: Option<Box<Units>>,
     obeys_remaining: bool,
     granted: u64,

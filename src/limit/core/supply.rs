@@ -42,6 +42,8 @@ impl fmt::Debug for Source {
 #[derive(Debug)]
 pub(super) struct Learned {
     pub(super) learner: Learner,
+    /// When a limiter with quotas began to learn, otherwise zero.
+    since: u64,
     /// The slow start of a limiter without a quota, until it has learned a rate.
     start: Option<SlowStart>,
     last_grant: u64,
@@ -54,7 +56,7 @@ fn pace(quotas: &[Quota]) -> f64 {
 
 impl Learned {
     pub(super) fn new(quotas: &[Quota]) -> Self {
-        Self { learner: Learner::new(pace(quotas)), start: None, last_grant: 0 }
+        Self { learner: Learner::new(pace(quotas)), since: 0, start: None, last_grant: 0 }
     }
 
     pub(super) fn change(&mut self, quotas: &[Quota]) {
@@ -121,6 +123,11 @@ impl Supply {
 
     pub(super) fn learner(&self) -> Option<&Learner> {
         self.learned.as_ref().map(|learned| &learned.learner)
+    }
+
+    /// Returns when the limiter began to learn.
+    pub(super) fn learns_since(&self) -> u64 {
+        self.learned.as_ref().map_or(0, |learned| learned.since)
     }
 
     pub(super) fn learner_mut(&mut self) -> Option<&mut Learner> {
@@ -224,8 +231,8 @@ impl Supply {
 
     /// Begins to learn the rate, if the limiter does not do so.
     #[cfg(feature = "client")]
-    pub(super) fn learn(&mut self) {
-        self.learned.get_or_insert_with(|| Box::new(Learned::new(&[])));
+    pub(super) fn learn(&mut self, now: u64) {
+        self.learned.get_or_insert_with(|| Box::new(Learned { since: now, ..Learned::new(&[]) }));
     }
 
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {

@@ -18,9 +18,10 @@ impl Feedback {
         let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
         let is_rejected = self.acceptance == Acceptance::Throttled
             && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0);
-        // Less remains than the request takes. It may take more than its estimate.
+        // Less remains than the request takes. It may take more than its estimate, or may be settled to nothing.
         let is_short = move |quota: &&Remaining| {
-            quota.left() < u64::from(taken.charged.get(quota.unit())).max(1)
+            let own = taken.charged.get(quota.unit()).max(taken.granted.get(quota.unit()));
+            quota.left() < u64::from(own).max(1)
                 || quota.limit().is_some_and(|limit| quota.left() < limit / USED_UP_PART)
         };
         self.others.iter().filter(move |quota| is_rejected && is_short(quota)).map(Remaining::unit)
@@ -69,12 +70,12 @@ impl Core {
 
     /// Begins to learn the rates of the units of which a request takes amounts.
     #[inline(never)]
-    pub(super) fn learn_units(&mut self, amounts: &Amounts, now: u64) {
+    pub(super) fn learn_units(&mut self, amounts: &Amounts) {
         let mut is_new = false;
         for (unit, _) in Unit::NAMES {
             if amounts.get(unit) > 0 && self.learned_units().all(|known| known.unit() != unit) {
                 let units = self.units.get_or_insert_with(Units::empty);
-                units.learned.push(LearnedUnit::new(unit, units.ceiling(unit), now));
+                units.learned.push(LearnedUnit::new(unit, units.ceiling(unit), self.supply.learns_since()));
                 is_new = true;
             }
         }
@@ -83,9 +84,11 @@ impl Core {
         }
     }
 
-    /// Returns whether the server rejected a request because of a unit that the limiter learns.
+    /// Returns whether the server rejected a request because of a unit that the limiter learns, and of which the request
+    /// takes an amount.
     pub(super) fn is_by_unit(&self, feedback: &Feedback, taken: &Taken) -> bool {
-        feedback.rejecting_units(taken).any(|unit| self.learned_units().any(|known| known.unit() == unit))
+        let is_of = |unit| self.learned_units().any(|known| known.unit() == unit && known.is_of(taken));
+        feedback.rejecting_units(taken).any(is_of)
     }
 
     /// Lets the learners of the units learn from a response. Returns whether anything has changed, and the end of a new
@@ -99,22 +102,22 @@ impl Core {
     ) -> (bool, Option<u64>) {
         let mut outcome = (false, None);
         for learned in self.units.iter_mut().flat_map(|units| &mut units.learned) {
-            learned.end(taken);
+            learned.end(taken, granted_at);
+            let is_evidence = learned.is_of(taken);
             let acceptance = match feedback.acceptance {
                 Acceptance::Accepted => Acceptance::Accepted,
-                _ if feedback.rejecting_units(taken).any(|unit| unit == learned.unit()) => {
+                _ if is_evidence && feedback.rejecting_units(taken).any(|unit| unit == learned.unit()) => {
                     Acceptance::Throttled
                 }
                 // The rejection shows nothing about this unit.
                 _ => {
-                    learned.lose(taken, granted_at, true);
+                    outcome.1 = outcome.1.max(learned.lose(taken, granted_at, true));
                     continue;
                 }
             };
-            // An accepted request that takes nothing of the unit is no probe.
-            let is_evidence = learned.is_of(taken) || acceptance == Acceptance::Throttled;
             let observation = Observation {
                 acceptance,
+                // A request that takes nothing of the unit is no probe.
                 granted_at: if is_evidence { granted_at } else { 0 },
                 sent_at,
                 requested_pause: feedback.pause,

@@ -169,16 +169,11 @@ impl Units {
 
     /// Returns the lowest limit of each unit. The limit is zero for a unit without a quota, so its amounts are ignored.
     pub(super) fn limits(&self) -> Amounts {
-        let limit = |limits: Amounts, it: &QuotaState| {
-            let (unit, own) = (it.unit(), it.quota.limit());
+        let quotas = self.quotas.states.iter().map(|it| (it.unit(), it.quota.limit()));
+        let learned = self.learned.iter().map(|it| (it.unit(), it.most));
+        quotas.chain(learned).fold(Amounts::NONE, |limits, (unit, own)| {
             limits.with(unit, if let known @ 1.. = limits.get(unit) { known.min(own) } else { own })
-        };
-        let limits = self.quotas.states.iter().fold(Amounts::NONE, limit);
-        let learned = |limits: Amounts, it: &LearnedUnit| {
-            let known = Some(limits.get(it.unit())).filter(|known| *known > 0);
-            limits.with(it.unit(), known.map_or(it.most, |known| known.min(it.most)))
-        };
-        self.learned.iter().fold(limits, learned)
+        })
     }
 
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
@@ -273,7 +268,7 @@ impl Units {
         let Some(own) = own else { return };
         (own.learned, own.changed_at) = (learned, Some(now));
         let ceilings: Vec<_> = own.learned.iter().map(|it| own.ceiling(it.unit())).collect();
-        own.learned.iter_mut().zip(ceilings).for_each(|(it, ceiling)| it.learner.set_ceiling(ceiling));
+        own.learned.iter_mut().zip(ceilings).for_each(|(it, ceiling)| it.set_ceiling(ceiling, now));
         let Some(old) = old else { return };
         let is_limited =
             |report: &Reported| own.quotas.states.iter().any(|quota| quota.unit() == report.unit);

@@ -18,16 +18,18 @@ pub(crate) struct LearnedUnit {
     each: u64,
     /// The server's limit. A larger amount counts as the limit.
     pub(crate) most: u32,
-    last_grant: u64,
+    /// When the limiter began to learn. Requests that were granted before do not count.
+    since: u64,
     /// When the rate last fell. An amount that was taken before is not returned, because it was taken at a higher rate.
     lowered_at: u64,
 }
 
 impl LearnedUnit {
     /// Creates a learner whose rate never exceeds `ceiling`.
-    pub(crate) fn new(unit: Unit, ceiling: f64, now: u64) -> Self {
+    pub(crate) fn new(unit: Unit, ceiling: f64, since: u64) -> Self {
         let learner = Learner { unit, ..Learner::new(ceiling) };
-        Self { learner, in_flight: 0, accepted: 0, each: 0, most: u32::MAX, last_grant: now, lowered_at: now }
+        let (most, lowered_at) = (u32::MAX, since);
+        Self { learner, in_flight: 0, accepted: 0, each: 0, most, since, lowered_at }
     }
 
     pub(crate) fn unit(&self) -> Unit {
@@ -39,24 +41,34 @@ impl LearnedUnit {
         taken.granted.get(self.unit()) > 0
     }
 
+    /// Returns whether the amount of a request counts that was granted at `granted_at`.
+    fn counts(&self, taken: &Taken, granted_at: u64) -> bool {
+        self.is_of(taken) && granted_at >= self.since
+    }
+
     /// Returns the amount that a request takes.
     fn own(&self, amounts: &Amounts) -> u32 {
         amounts.get(self.unit()).min(self.most)
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         let [accepted, in_flight] = [self.accepted, self.in_flight].map(|sum| sum.max(0).unsigned_abs());
         Progress { accepted, in_flight, each: self.each.max(1) }
     }
 
     /// Returns when a request gets its amount behind the amount of `ahead`. A request waits until the earlier ones are
-    /// refilled, and not for its own amount, because the server's limit exceeds it.
+    /// refilled, and not for its own amount, because the server's limit exceeds it. The result is never too late.
     pub(crate) fn due(&self, start: u64, ahead: u64, amounts: &Amounts) -> u64 {
         let own = self.own(amounts);
-        if own == 0 {
+        if own == 0 && ahead == 0 {
             return start;
         }
-        let total = ahead.saturating_add(self.learner.pacer.burst.min(own.into()));
+        let burst = self.learner.pacer.burst;
+        let total = match u64::from(own) {
+            // The last request ahead may take the largest amount, and does not wait for it.
+            0 => ahead.min(ahead.saturating_sub(self.most.into()).saturating_add(burst)),
+            own => ahead.saturating_add(burst.min(own)),
+        };
         self.learner.due(start, total, if ahead == 0 { own } else { 0 })
     }
 
@@ -81,22 +93,23 @@ impl LearnedUnit {
             self.learner.grant(own, self.progress(), now);
             self.in_flight = self.in_flight.saturating_add(amounts.get(self.unit()).into());
             self.each = if self.each == 0 { own.into() } else { (15 * self.each + u64::from(own)) / 16 };
-            self.last_grant = now;
         }
     }
 
     /// Replaces the amount that a request took at `taken_at`. Returns whether it takes more than before.
     pub(crate) fn settle(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> bool {
-        let [before, after] = [&taken.charged, actual].map(|amounts| i64::from(amounts.get(self.unit())));
-        let sum = match taken.is_accepted {
-            None => Some(&mut self.in_flight),
-            Some(true) => Some(&mut self.accepted),
-            Some(false) => None,
-        };
-        if let Some(sum) = sum.filter(|_| taken.granted.get(self.learner.unit) > 0) {
-            *sum = sum.saturating_add(after - before);
+        let amounts = [&taken.charged, actual];
+        let [raw_before, raw_after] = amounts.map(|amounts| i64::from(amounts.get(self.unit())));
+        let [before, after] = amounts.map(|amounts| self.own(amounts));
+        if self.counts(taken, taken_at) {
+            match taken.is_accepted {
+                None => self.in_flight = self.in_flight.saturating_add(raw_after - raw_before),
+                Some(true) => {
+                    self.accepted = self.accepted.saturating_add(i64::from(after) - i64::from(before));
+                }
+                Some(false) => {}
+            }
         }
-        let [before, after] = [&taken.charged, actual].map(|amounts| self.own(amounts));
         if after > before {
             self.learner.pacer.grant(after - before, now);
         } else if taken_at > self.lowered_at {
@@ -105,13 +118,12 @@ impl LearnedUnit {
         after > before
     }
 
-    /// Counts the end of a request.
-    pub(crate) fn end(&mut self, taken: &Taken) {
-        if self.is_of(taken) {
-            let amount = i64::from(taken.charged.get(self.unit()));
-            self.in_flight = self.in_flight.saturating_sub(amount);
+    /// Counts the end of a request that was granted at `granted_at`.
+    pub(crate) fn end(&mut self, taken: &Taken, granted_at: u64) {
+        if self.counts(taken, granted_at) {
+            self.in_flight = self.in_flight.saturating_sub(taken.charged.get(self.unit()).into());
             if taken.is_accepted == Some(true) {
-                self.accepted = self.accepted.saturating_add(amount);
+                self.accepted = self.accepted.saturating_add(self.own(&taken.charged).into());
             }
         }
     }
@@ -125,12 +137,18 @@ impl LearnedUnit {
         let quota = self.learner.quota().map(|(limit, _)| limit);
         let largest = quota.or_else(|| self.learner.rate.map(by_rate)).unwrap_or(u64::MAX);
         self.most = u32::try_from(largest).unwrap_or(u32::MAX);
+        // An estimate before the first headers may be far above the limit.
+        self.each = self.each.min(self.most.into());
         (is_changed || self.most != most, pause)
     }
 
     /// Ends a probe of this request, which proves nothing. Returns when the next probe may leave.
     pub(crate) fn lose(&mut self, taken: &Taken, granted_at: u64, was_sent: bool) -> Option<u64> {
         if self.is_of(taken) { self.learner.lose(granted_at, was_sent) } else { None }
+    }
+
+    pub(crate) fn set_ceiling(&mut self, ceiling: f64, now: u64) {
+        self.change(now, |learner| learner.set_ceiling(ceiling));
     }
 
     /// Calls `change` with the learner, and records a lower rate.
@@ -145,7 +163,8 @@ impl LearnedUnit {
 
     /// Returns whether the learned rate is lost with the limiter only after it was unused for `kept`.
     pub(crate) fn is_whole(&self, kept: u64, now: u64) -> bool {
-        let is_kept = self.learner.rate.is_some() && now.saturating_sub(self.last_grant) <= kept;
+        let is_kept =
+            self.learner.rate.is_some() && now.saturating_sub(self.learner.recent.last_grant) <= kept;
         !is_kept && self.learner.probe_ends().is_none()
     }
 }

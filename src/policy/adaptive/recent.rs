@@ -16,7 +16,7 @@ pub(crate) const IDLE: u64 = 2 * SECOND;
 pub(super) struct Recent {
     /// The current and the previous period. `None` before the first request.
     periods: Option<[Period; 2]>,
-    last_grant: u64,
+    pub(super) last_grant: u64,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -122,3 +122,21 @@ fn queue_leaves_slowly_after_a_pause_during_which_the_quotas_were_removed() {
     let served = core.serve_until(0, 99 * SECOND);
     assert!(served.len() == 50 && served[49].0 > 10_500 * MS, "{served:?}");
 }
+
+#[cfg(feature = "client")]
+#[test]
+fn learned_unit_does_not_count_amounts_from_before_the_limiter_learned() {
+    use crate::policy::Unit;
+
+    let tokens = |amount| Amounts::of(Unit::Tokens, amount);
+    let quota = quota(30_000, 60_000, 1_000).with_unit(Unit::Tokens).unwrap();
+    let mut core = core(PACED, &[quota]);
+    let [early, late] = [1_000, 500].map(tokens);
+    let first = core.try_submit(Ask { amounts: &early, ..one() }, SECOND).unwrap();
+    core.reconfigure(&[], &CoreSettings::new(PACED), 2 * SECOND);
+    core.try_submit(Ask { amounts: &late, ..one() }, 3 * SECOND).unwrap();
+    core.settle(first.taken_at, &Taken::of(early), &tokens(800), 4 * SECOND);
+    let taken = Taken { charged: tokens(800), is_accepted: Some(true), ..Taken::of(early) };
+    core.finished(first, End::Unconfirmed, &taken, 4 * SECOND);
+    assert_eq!(core.learned_amounts(), [500, 0]);
+}

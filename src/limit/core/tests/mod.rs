@@ -69,6 +69,12 @@ fn refused(refusal: &Refusal) -> (Reason, Option<u64>) {
 }
 
 impl Core {
+    /// Returns the amounts of the first learned unit in flight, and those of accepted requests.
+    pub(in crate::limit) fn learned_amounts(&self) -> [u64; 2] {
+        let progress = self.learned_units().next().unwrap().progress();
+        [progress.in_flight, progress.accepted]
+    }
+
     fn queued(&mut self, ask: Ask, now: u64) -> Ticket {
         match self.submit(ask, now).unwrap() {
             Submitted::Queued(ticket) => ticket,

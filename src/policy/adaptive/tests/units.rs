@@ -45,7 +45,7 @@ fn serve_for(
     while *now < end {
         unit.advance(&of(1_000), *now);
         unit.take(&of(1_000), *now);
-        unit.end(&ended(1_000, is_accepted));
+        unit.end(&ended(1_000, is_accepted), *now);
         read(unit, &tokens(30_000, 20_000, 60), *now);
         *now = unit.due(*now + interval, 0, &of(1_000));
     }
@@ -80,20 +80,20 @@ fn counts_the_amounts_in_flight_and_those_of_accepted_requests() {
     assert_eq!(counts(&unit), [50_107, 0]);
     unit.settle(SECOND, &Taken::of(of(100)), &of(300), SECOND);
     assert_eq!(counts(&unit), [50_307, 0]);
-    unit.end(&ended(50_000, Some(true)));
-    assert_eq!(counts(&unit), [307, 50_000]);
+    unit.end(&ended(50_000, Some(true)), SECOND);
+    assert_eq!(counts(&unit), [307, 30_000], "a larger amount counts as the limit");
     unit.settle(SECOND, &ended(50_000, Some(true)), &of(20_000), SECOND);
     assert_eq!(counts(&unit), [307, 20_000]);
     // The amount of a rejected request counts neither before nor after it is settled.
-    unit.end(&ended(7, Some(false)));
+    unit.end(&ended(7, Some(false)), SECOND);
     unit.settle(SECOND, &ended(7, Some(false)), &of(9), SECOND);
     assert_eq!(counts(&unit), [300, 20_000]);
     // A request whose permit took nothing does not count.
     let later = Taken { granted: of(0), ..ended(80, Some(true)) };
-    unit.end(&later);
+    unit.end(&later, SECOND);
     unit.settle(SECOND, &later, &of(90), SECOND);
     assert_eq!(counts(&unit), [300, 20_000]);
-    unit.end(&Taken { granted: of(100), ..ended(300, Some(true)) });
+    unit.end(&Taken { granted: of(100), ..ended(300, Some(true)) }, SECOND);
     assert_eq!(counts(&unit), [0, 20_300]);
 }
 
@@ -107,7 +107,11 @@ fn request_waits_until_the_amounts_before_it_are_refilled() {
     assert_eq!(unit.due(SECOND, 0, &of(1_000)), SECOND + each);
     assert_eq!(unit.due(SECOND, 0, &of(1)), SECOND + each - burst + unit.learner.interval());
     assert_eq!(unit.due(SECOND, 2_000, &of(1_000)), SECOND + 3 * each);
-    assert_eq!(unit.due(SECOND, 2_000, &of(0)), SECOND, "takes no tokens");
+    // A request without tokens leaves after those before it, of which the last one may take up to 30,000.
+    assert_eq!(unit.due(SECOND, 0, &of(0)), SECOND);
+    assert_eq!(unit.due(SECOND, 500, &of(0)), SECOND + each - burst + unit.learner.interval() * 500);
+    assert_eq!(unit.due(SECOND, 30_000, &of(0)), SECOND + each);
+    assert_eq!(unit.due(SECOND, 40_000, &of(0)), SECOND + 11 * each);
     // Settled amounts replace the estimate.
     assert!(unit.settle(SECOND, &Taken::of(of(1_000)), &of(1_500), SECOND));
     assert_eq!(unit.due(SECOND, 0, &of(1_000)), SECOND + each * 3 / 2);
@@ -181,7 +185,7 @@ proptest! {
                 UnitStep::Settle(age, one, two, end) => {
                     unit.settle(now.saturating_sub(age), &ended(one, end), &of(two), now);
                 }
-                UnitStep::End(amount, end) => unit.end(&ended(amount, end)),
+                UnitStep::End(amount, end) => unit.end(&ended(amount, end), now),
                 UnitStep::Respond { acceptance, age, quota: (limit, left, reset) } => {
                     let (granted_at, remaining) = (now.saturating_sub(age), tokens(limit, left, reset));
                     let observation = Observation { remaining: &remaining, ..response(acceptance, granted_at) };
