@@ -182,7 +182,7 @@ impl Permits {
 
     /// Returns the number of permits that can be used now or later.
     pub(super) fn in_hand(&self, now: u64) -> u64 {
-        sum(self.usable(now))
+        self.usable(now).map(|grant| u64::from(grant.permits)).sum()
     }
 
     /// Returns when the next of these permits expires.
@@ -222,10 +222,6 @@ fn suffice<'a>(grants: impl Iterator<Item = &'a Lease>, cost: NonZeroU32, amount
     };
     let (permits, held) = grants.fold((0, Amounts::NONE), add);
     permits >= u64::from(cost.get()) && amounts.minus(&held).is_empty()
-}
-
-fn sum<'a>(grants: impl Iterator<Item = &'a Lease>) -> u64 {
-    grants.map(|grant| u64::from(grant.permits)).sum()
 }
 
 pub(super) fn lock(permits: &Mutex<Permits>) -> MutexGuard<'_, Permits> {
@@ -308,7 +304,7 @@ impl PermitSource for Source {
         let permits = lock(&self.0);
         let available = match permits.share() {
             Some(share) => share.quotas.available(now),
-            None => sum(permits.usable(now).filter(|grant| grant.due <= now)),
+            None => permits.usable(now).filter(|it| it.due <= now).map(|it| u64::from(it.permits)).sum(),
         };
         u32::try_from(available).unwrap_or(u32::MAX)
     }
