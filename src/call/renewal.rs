@@ -69,7 +69,7 @@ impl CallContext {
                 transport.clone_from(cx.waker());
                 return Poll::Pending;
             }
-            // While several attempts run at once, as with hedging, no rate limit layer answers.
+            // While several attempts run at once, as with hedging, no rate limit layer checks the permit.
             _ if !self.is_unsent() => return Poll::Ready(()),
             Renewal::Wanted(_, transport) => {
                 transport.clone_from(cx.waker());

@@ -62,9 +62,9 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 ///
 /// `text`, `bytes` and `json` retry an idempotent request if the body of its 2xx response breaks or stalls: see [broken
 /// response bodies](crate::retry#broken-response-bodies). They return the body of the later response, whose headers may
-/// differ from [`headers`](Self::headers). The response keeps the body of the request in memory for that. They do not
-/// retry after an [outer layer](crate::stack::StackBuilder::with_outer_layer) has sent several requests, such as those of
-/// a redirect, or a request without its extensions.
+/// differ from [`headers`](Self::headers). The response keeps the body of the request in memory for these retries. They
+/// do not retry if an [outer layer](crate::stack::StackBuilder::with_outer_layer) has sent several requests, as after a
+/// redirect, or has removed the extensions of the request.
 ///
 /// # Cancellation
 ///

@@ -274,7 +274,7 @@ impl PermitIssuer for LocalLimiter {
         let collected_at = self.shared.setup.clock.since_origin(granted_at);
         let taken = Taken { granted: *granted, charged: *charged, is_accepted: accepted };
         self.locked(|core, now| {
-            let taken_at = collected_at.saturating_sub(core.longest_uncollected());
+            let taken_at = core.earliest_taken(collected_at);
             core.settle(taken_at, &taken, actual, now);
         });
     }

@@ -66,8 +66,8 @@ impl LocalLimiter {
     /// The burst counts toward the quota, so permits refill more slowly than the quota allows. A quota of 100 per
     /// minute with a burst of 10 grants 10 permits at once, and then 90 every 61 s. The 61 s are the minute and the
     /// default margin of 1 s. [`Quota::refill_interval`] returns the time between two refilled permits. A [paced
-    /// window](Self::paced_window) grants the whole quota. A quota of another [unit](crate::limit::Unit) than requests is
-    /// counted as in a paced window.
+    /// window](Self::paced_window) grants the whole quota. A quota of a [unit](crate::limit::Unit) other than requests
+    /// is counted as in a paced window.
     ///
     /// # Notes
     ///
@@ -185,10 +185,10 @@ impl LocalLimiter {
     /// - The unit caused a rejection if its quota has less than the request takes, or less than a twentieth of its
     ///   limit, and each reported quota of requests has permits left. The rate of requests then stays. Any other
     ///   rejection, such as a 429 without headers or because of a unit without amounts, lowers the rate of requests.
-    /// - The pause after a rejection holds up all requests. Its test then holds up only those with an amount of the
+    /// - The pause after a rejection delays all requests. The probe after it delays only requests with an amount of the
     ///   unit.
-    /// - A request waits until the amounts before it are refilled, and not for its own. An amount above the server's
-    ///   limit counts as the limit. Settled amounts replace the estimates.
+    /// - A request waits until the amounts before it are refilled, but not for its own amount. An amount above the
+    ///   server's limit counts as the limit. Settled amounts replace the estimates.
     /// - The rates are in [`Snapshot::learned_units`], and not in log events.
     ///
     /// # Notes

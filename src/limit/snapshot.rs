@@ -51,8 +51,7 @@ pub struct Snapshot<T = Instant> {
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.
     pub learned: Option<Learned<T>>,
-    /// The learned rate of each unit other than requests: see
-    /// [`adaptive`](crate::limit::LocalLimiter::adaptive#tokens-and-other-units).
+    /// The learned rate of each unit other than requests: see [`adaptive`](crate::limit::LocalLimiter::adaptive).
     pub learned_units: Vec<Learned<T>>,
 }
 

@@ -54,7 +54,19 @@ async fn resumed_limiter_does_not_wait_for_amounts_taken_at_the_discarded_rate()
     let limiter = learned().await;
     let _held = send(&limiter, 30_000);
     limiter.resume();
+    end(send(&limiter, 1_000), StatusCode::OK, ["498", "29000"]);
+    advance(seconds(3)).await;
     send(&limiter, 1_000);
+}
+
+/// The probe after the pause counts as a mean amount, although its amount is larger.
+#[tokio::test(start_paused = true)]
+async fn forecast_during_a_pause_includes_the_mean_amount_of_the_probe() {
+    let limiter = learned().await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    let _ahead = [20_000, 20_000].map(|amount| queued(&limiter, &costly(amount)));
+    let pause = limiter.snapshot().paused_until.unwrap() - Instant::now();
+    let _last = queued(&limiter, &PermitRequest::new().with_max_wait(pause + seconds(10)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, time};
+use tokio::{runtime::Handle, task::yield_now, time};
 
 use super::{
     inner::Inner,
@@ -91,7 +91,8 @@ impl Inner {
             let until = query.now.saturating_add(nanos(held));
             // Without a waiter, a reply shows nothing about permits, unless the store is lost.
             let counts = query.want > 0 || permits.is_lost();
-            let late = counts && now >= until;
+            let is_late = now >= until;
+            let late = counts && is_late;
             let session = &mut permits.session;
             let poll_at = session.counted.replied(query, reply, expiry, now);
             session.known = Some((reply.known, now));
@@ -101,7 +102,7 @@ impl Inner {
                 session.give_back_since(counted_at, query.amounts);
             }
             session.reported(query);
-            if counts {
+            if counts || !is_late {
                 session.late = if late { session.late + 1 } else { 0 };
             }
             // A lost store stays lost until a reply arrives in time.
@@ -189,7 +190,7 @@ impl Task {
             match self.inner.next() {
                 Next::Query(query) => self.inner.exchange(query).await,
                 // A request has arrived since its demand was read.
-                Next::Wait(_) if state.load(Ordering::SeqCst) != RUNNING => {}
+                Next::Wait(_) if state.load(Ordering::SeqCst) != RUNNING => yield_now().await,
                 Next::Wait(until) => {
                     // A request that arrives during this wait is served by the next query. An update ends the wait.
                     let _ = time::timeout_at(until, notify.notified()).await;

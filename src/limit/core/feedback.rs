@@ -246,8 +246,14 @@ impl Core {
     }
 
     /// Returns after which time granted permits expire if they are not collected.
-    pub fn longest_uncollected(&self) -> u64 {
+    pub(super) fn longest_uncollected(&self) -> u64 {
         self.lateness.slack.min(LONGEST_UNCOLLECTED)
+    }
+
+    /// Returns the earliest time at which the amounts of a permit may have been taken that was collected at this time.
+    pub(crate) fn earliest_taken(&self, collected_at: u64) -> u64 {
+        let earliest = collected_at.saturating_sub(self.longest_uncollected());
+        earliest.max(self.supply.learns_since().min(collected_at))
     }
 
     /// Expires the permits that were not collected in time.

@@ -15,7 +15,9 @@ impl Core {
             Stage::Granted(at) if self.is_expired(at, now) => self.expire(slot, &waiter, at, now),
             Stage::Granted(taken_at) => {
                 self.queue.release(slot);
-                return Status::Granted(Grant { at: now, cost, taken_at });
+                // The permits of a request that was granted before the limiter began to learn keep that time.
+                let at = if taken_at < self.supply.learns_since() { taken_at } else { now };
+                return Status::Granted(Grant { at, cost, taken_at });
             }
             Stage::Refused(ref refusal) => {
                 let refusal = refusal.clone();

@@ -41,7 +41,7 @@ impl LearnedUnit {
         taken.granted.get(self.unit()) > 0
     }
 
-    /// Returns whether the amount of a request counts that was granted at `granted_at`.
+    /// Returns whether the amount of a request that was granted at `granted_at` counts.
     fn counts(&self, taken: &Taken, granted_at: u64) -> bool {
         self.is_of(taken) && granted_at >= self.since
     }
@@ -63,11 +63,14 @@ impl LearnedUnit {
         if own == 0 && ahead == 0 {
             return start;
         }
-        let burst = self.learner.pacer.burst;
+        let (burst, most) = (self.learner.pacer.burst, u64::from(self.most));
+        // An accepted probe counts as a mean amount, however much it takes.
+        let ahead_of_probe = if self.learner.is_probing() { most } else { 0 };
+        let behind = ahead.saturating_sub(ahead_of_probe);
         let total = match u64::from(own) {
             // The last request ahead may take the largest amount, and does not wait for it.
-            0 => ahead.min(ahead.saturating_sub(self.most.into()).saturating_add(burst)),
-            own => ahead.saturating_add(burst.min(own)),
+            0 => behind.min(behind.saturating_sub(most).saturating_add(burst)),
+            own => behind.saturating_add(burst.min(own)),
         };
         self.learner.due(start, total, if ahead == 0 { own } else { 0 })
     }
@@ -161,7 +164,8 @@ impl LearnedUnit {
         outcome
     }
 
-    /// Returns whether the learned rate is lost with the limiter only after it was unused for `kept`.
+    /// Returns whether dropping the limiter loses no learned rate, because no rate is known, or the last grant was more
+    /// than `kept` ago. Returns `false` while a probe is in flight.
     pub(crate) fn is_whole(&self, kept: u64, now: u64) -> bool {
         let is_kept =
             self.learner.rate.is_some() && now.saturating_sub(self.learner.recent.last_grant) <= kept;

@@ -297,6 +297,9 @@ impl Learner {
         if self.rate != rate {
             (self.rate, self.source, self.has_changed) = (rate, source, true);
             self.pacer.interval = rate.map_or(0, |rate| (SECOND as f64 / rate) as u64);
+            if rate.is_none() {
+                self.pacer.arrival = 0;
+            }
         }
     }
 }

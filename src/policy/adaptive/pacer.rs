@@ -16,9 +16,6 @@ pub(super) struct Pacer {
 impl Pacer {
     /// Returns when the last of `total` permits is available, if none is taken before `start`.
     pub(super) fn due(&self, start: u64, total: u64, costliest: u32) -> u64 {
-        if self.interval == 0 {
-            return start;
-        }
         // A request that costs more than the burst waits until the permits would have been refilled.
         let is_first = total <= u64::from(costliest);
         let from = if is_first { self.arrival } else { self.arrival.max(start) };

@@ -258,7 +258,7 @@ impl StackBuilder {
     /// | quota | limiter |
     /// |---|---|
     /// | none | [adaptive](crate::limit::LocalLimiter::adaptive) |
-    /// | each limit is at most 10,000 requests, or of another unit | [paced window](crate::limit::LocalLimiter::paced_window) |
+    /// | each limit is at most 10,000 requests, or counts another unit | [paced window](crate::limit::LocalLimiter::paced_window) |
     /// | a limit is above 10,000 requests | [token bucket](crate::limit::LocalLimiter::token_bucket) |
     ///
     /// ```

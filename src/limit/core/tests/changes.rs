@@ -140,3 +140,23 @@ fn learned_unit_does_not_count_amounts_from_before_the_limiter_learned() {
     core.finished(first, End::Unconfirmed, &taken, 4 * SECOND);
     assert_eq!(core.learned_amounts(), [500, 0]);
 }
+
+#[cfg(feature = "client")]
+#[test]
+fn learned_unit_does_not_count_permits_that_were_collected_after_the_limiter_began_to_learn() {
+    use crate::policy::Unit;
+
+    let tokens = |amount| Amounts::of(Unit::Tokens, amount);
+    let quota = Quota::per_minute(30_000).unwrap().with_unit(Unit::Tokens).unwrap();
+    let mut core = core(PACED, &[quota]);
+    let [early, late] = [1_000, 500].map(tokens);
+    core.pause(SECOND, 0);
+    let waiting = core.queued(Ask { amounts: &early, ..one() }, 0);
+    core.advance(SECOND);
+    core.reconfigure(&[], &CoreSettings::new(PACED), SECOND + 50 * MS);
+    let Status::Granted(first) = core.status(waiting, SECOND + 100 * MS) else { panic!("not granted") };
+    core.try_submit(Ask { amounts: &late, ..one() }, SECOND + 200 * MS).unwrap();
+    let taken = Taken { is_accepted: Some(true), ..Taken::of(early) };
+    core.finished(first, End::Unconfirmed, &taken, SECOND + 300 * MS);
+    assert_eq!(core.learned_amounts(), [500, 0]);
+}
