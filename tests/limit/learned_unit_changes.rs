@@ -1,4 +1,5 @@
-//! Tests of adaptive limiters that learn the rate of tokens: rejections, settled amounts, forecasts and changes of quotas.
+//! Tests of adaptive limiters that learn the rate of tokens: rejections, settled amounts, forecasts and changes of
+//! quotas.
 
 use super::learned_units::{costly, end, rates, send};
 use super::*;

@@ -54,13 +54,13 @@ impl Core {
         units.learned.iter_mut().for_each(|unit| unit.advance(amounts, now));
     }
 
-    /// Returns whether no learner holds up a request, except for the permits and amounts that have a forecast.
+    /// Returns whether no learner delays a request, except for the permits and amounts that have a forecast.
     #[inline]
     pub(super) fn is_open(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
         self.supply.is_open(cost.get(), now) && self.learned_units().all(|unit| unit.is_open(amounts, now))
     }
 
-    /// Returns when all probes in flight that hold up a request count as lost.
+    /// Returns when all probes in flight that delay a request count as lost.
     #[inline]
     pub(super) fn probe_ends(&self, amounts: &Amounts) -> Option<u64> {
         let own = self.supply.learner().and_then(Learner::probe_ends);

@@ -84,7 +84,7 @@ impl LearnedUnit {
         }
     }
 
-    /// Returns whether a probe in flight does not hold up a request.
+    /// Returns whether a probe in flight does not delay a request.
     pub(crate) fn is_open(&self, amounts: &Amounts, now: u64) -> bool {
         self.own(amounts) == 0 || self.learner.probe_ends().is_none_or(|ends| ends <= now)
     }
