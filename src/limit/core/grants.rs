@@ -60,10 +60,7 @@ impl Core {
     /// Returns whether the permits of the head are available.
     pub(super) fn has_permits(&mut self, head: &Head, now: u64) -> bool {
         let (cost, progress) = (head.waiter.cost, self.progress());
-        // As `take`: an ended limit of the server begins a slow start.
-        let is_limited =
-            self.server.any() && self.server.tidy(now) && self.server.earliest(now, cost.get().into()) > now;
-        if is_limited || self.is_full_for(head.waiter.is_in_flight) {
+        if self.is_limited_by_server(cost.get().into(), now) || self.is_full_for(head.waiter.is_in_flight) {
             return false;
         }
         if let Some(source) = self.supply.source() {
@@ -102,6 +99,12 @@ impl Core {
         [expiry, head, recheck, held].into_iter().flatten().min()
     }
 
+    /// Returns whether a limit of the server delays these permits. A limit that has ended begins a slow start.
+    #[inline]
+    fn is_limited_by_server(&mut self, permits: u64, now: u64) -> bool {
+        self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now
+    }
+
     /// Takes permits if they and `reserve` others are available since `from` or later. Returns whether it took them. The
     /// request may already be in flight.
     #[inline]
@@ -117,7 +120,7 @@ impl Core {
         self.supply.progress(progress, cost.get(), now);
         self.advance_units(amounts, now);
         // The server's limits come first, so that no slow start begins while they hold up the grants.
-        if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
+        if self.is_limited_by_server(permits, now) {
             return false;
         }
         if self.is_full_for(is_in_flight) || !self.is_open(cost, amounts, now) {
