@@ -93,13 +93,18 @@ mod tests {
 
     use super::{super::Phase, *};
 
-    #[test]
-    fn request_does_not_wait_for_its_permit_while_several_attempts_run() {
+    /// Returns a request that waits for its connection.
+    fn connecting() -> (Request<()>, CallContext, Context<'static>) {
         let mut request = Request::new(());
         let call = CallContext::of(request.extensions_mut());
-        let mut cx = Context::from_waker(Waker::noop());
         call.begin_watch();
         call.enter(Phase::Connecting);
+        (request, call, Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn request_does_not_wait_for_its_permit_while_several_attempts_run() {
+        let (request, call, mut cx) = connecting();
         assert!(call.renewal(&mut cx).is_none());
         assert!(call.poll_renewed(&request, &mut cx).is_pending());
         call.begin_watch();
@@ -110,11 +115,7 @@ mod tests {
 
     #[test]
     fn request_waits_for_the_permit_that_its_limiter_acquires_although_another_attempt_begins() {
-        let mut request = Request::new(());
-        let call = CallContext::of(request.extensions_mut());
-        let mut cx = Context::from_waker(Waker::noop());
-        call.begin_watch();
-        call.enter(Phase::Connecting);
+        let (request, call, mut cx) = connecting();
         assert!(call.renewal(&mut cx).is_none());
         assert!(call.poll_renewed(&request, &mut cx).is_pending());
         assert!(call.renewal(&mut cx).is_some());
@@ -126,11 +127,7 @@ mod tests {
 
     #[test]
     fn outer_rate_limit_layer_does_not_answer_for_the_inner_one() {
-        let mut request = Request::new(());
-        let call = CallContext::of(request.extensions_mut());
-        let mut cx = Context::from_waker(Waker::noop());
-        call.begin_watch();
-        call.enter(Phase::Connecting);
+        let (request, call, mut cx) = connecting();
         for layer in ["inner", "outer"] {
             assert!(call.renewal(&mut cx).is_none(), "{layer}");
         }

@@ -1,19 +1,10 @@
 //! Tests of adaptive limiters that learn the rate of tokens: rejections, settled amounts, forecasts and changes of
 //! quotas.
 
-use super::learned_units::{costly, end, rates, send};
+use super::learned_units::{costly, end, learned, probing, rates, send};
 use super::*;
 use futures_util::FutureExt;
 use tower_outbound::limit::{Amounts, Unit};
-
-/// Returns a limiter that has learned 500 requests and 30,000 tokens per minute, of which all are available.
-async fn learned() -> LocalLimiter {
-    let limiter = LocalLimiter::adaptive([]);
-    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
-    assert_eq!(rates(&limiter), [Some(490.0), Some(29_412.0)]);
-    advance(seconds(3)).await;
-    limiter
-}
 
 #[tokio::test(start_paused = true)]
 async fn rejections_of_requests_without_tokens_lower_the_rate_of_requests_and_pause() {
@@ -97,9 +88,7 @@ async fn amount_from_before_a_lower_quota_is_not_returned_at_its_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn probe_of_the_tokens_that_is_rejected_for_another_reason_delays_the_next_probe() {
-    let limiter = learned().await;
-    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
-    sleep(seconds(60)).await;
+    let limiter = probing().await;
     send(&limiter, 1_000).complete(&ResponseInfo::new(StatusCode::SERVICE_UNAVAILABLE, &HeaderMap::new()));
     let mut next = queued(&limiter, &costly(1_000));
     sleep(seconds(1)).await;

@@ -153,6 +153,24 @@ async fn use_tokens(limiter: &LocalLimiter, style: Style, minutes: u64, error: u
     (100.0 * used / allowed, 100.0 * rejected / (accepted + rejected))
 }
 
+/// Returns a limiter that has learned 500 requests and 30,000 tokens per minute, of which all are available.
+pub(super) async fn learned() -> LocalLimiter {
+    let limiter = LocalLimiter::adaptive([]);
+    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
+    assert_eq!(rates(&limiter), [Some(490.0), Some(29_412.0)]);
+    advance(seconds(3)).await;
+    limiter
+}
+
+/// Returns a limiter whose pause after a rejection because of its tokens is over. The next request with tokens is the
+/// probe.
+pub(super) async fn probing() -> LocalLimiter {
+    let limiter = learned().await;
+    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
+    sleep(seconds(60)).await;
+    limiter
+}
+
 /// The guide's page `adaptive_limits` states these figures.
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_learns_the_tokens_per_minute() {
@@ -236,11 +254,7 @@ async fn rejection_because_of_tokens_lowers_the_rate_of_tokens_only() {
 
 #[tokio::test(start_paused = true)]
 async fn request_without_tokens_does_not_wait_for_the_probe_of_the_tokens() {
-    let limiter = LocalLimiter::adaptive([]);
-    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
-    advance(seconds(3)).await;
-    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
-    sleep(seconds(60)).await;
+    let limiter = probing().await;
     let probe = send(&limiter, 1_000);
     advance(seconds(1)).await;
     let other = send(&limiter, 0);
@@ -315,11 +329,7 @@ async fn rejection_because_of_a_unit_without_amounts_lowers_the_rate_of_requests
 
 #[tokio::test(start_paused = true)]
 async fn lost_request_without_tokens_does_not_end_the_probe_of_the_tokens() {
-    let limiter = LocalLimiter::adaptive([]);
-    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
-    advance(seconds(3)).await;
-    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
-    sleep(seconds(60)).await;
+    let limiter = probing().await;
     let probe = send(&limiter, 1_000);
     advance(seconds(1)).await;
     drop(send(&limiter, 0));
@@ -335,11 +345,7 @@ async fn lost_request_without_tokens_does_not_end_the_probe_of_the_tokens() {
 
 #[tokio::test(start_paused = true)]
 async fn accepted_probe_that_costs_no_tokens_ends() {
-    let limiter = LocalLimiter::adaptive([]);
-    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
-    advance(seconds(3)).await;
-    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
-    sleep(seconds(60)).await;
+    let limiter = probing().await;
     let mut probe = send(&limiter, 1_000);
     probe.settlement().unwrap().settle(Amounts::NONE);
     end(probe, StatusCode::NOT_MODIFIED, ["497", "0"]);
@@ -350,11 +356,7 @@ async fn accepted_probe_that_costs_no_tokens_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn unsent_probe_is_replaced_at_once() {
-    let limiter = LocalLimiter::adaptive([]);
-    end(send(&limiter, 1_000), StatusCode::OK, ["499", "29000"]);
-    advance(seconds(3)).await;
-    end(send(&limiter, 1_000), StatusCode::TOO_MANY_REQUESTS, ["498", "0"]);
-    sleep(seconds(60)).await;
+    let limiter = probing().await;
     drop(assert_ready_ok!(task::spawn(limiter.acquire_with(&costly(1_000))).poll()));
     send(&limiter, 1_000);
 }
