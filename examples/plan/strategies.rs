@@ -209,7 +209,8 @@ impl Limiter {
         let counts_tokens = !*is_plain && core.learns();
         let is_ordinary = is_accepted && !has_limits && !counts_tokens && !core.reads_all(now);
         let accepted = Some(feedback.acceptance == Acceptance::Accepted);
-        let taken = Taken { is_accepted: accepted, ..Taken::of(*estimate) };
+        let mut taken = Taken::of(*estimate);
+        taken.is_accepted = accepted;
         if is_ordinary {
             core.released(1);
         } else {

@@ -194,17 +194,9 @@ impl PermitIssuer for JointIssuer {
         }
     }
 
-    fn settled(
-        &self,
-        _: Instant,
-        granted: &Amounts,
-        charged: &Amounts,
-        actual: &Amounts,
-        accepted: Option<bool>,
-    ) {
-        let taken = Taken { granted: *granted, charged: *charged, is_accepted: accepted };
+    fn settled(&self, _: Instant, taken: &Taken, actual: &Amounts) {
         for (limiter, at) in &self.0 {
-            limiter.shared.settle(*at, &taken, actual);
+            limiter.shared.settle(*at, taken, actual);
         }
     }
 }

@@ -262,20 +262,12 @@ impl PermitIssuer for LocalLimiter {
         self.shared.end_in_flight(is_cancelled);
     }
 
-    fn settled(
-        &self,
-        granted_at: Instant,
-        granted: &Amounts,
-        charged: &Amounts,
-        actual: &Amounts,
-        accepted: Option<bool>,
-    ) {
+    fn settled(&self, granted_at: Instant, taken: &Taken, actual: &Amounts) {
         // The amounts were taken up to this time before the permit was collected.
         let collected_at = self.shared.setup.clock.since_origin(granted_at);
-        let taken = Taken { granted: *granted, charged: *charged, is_accepted: accepted };
         self.locked(|core, now| {
             let taken_at = core.earliest_taken(collected_at);
-            core.settle(taken_at, &taken, actual, now);
+            core.settle(taken_at, taken, actual, now);
         });
     }
 }

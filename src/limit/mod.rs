@@ -160,7 +160,7 @@ pub use self::shell::acquire::Acquire;
 pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot, UnitState};
 pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{
-    Amounts, Priority, QuotaName, Remaining, Unit,
+    Amounts, Priority, QuotaName, Remaining, Taken, Unit,
     dialect::Dialect,
     rate_limit::QuotaHeaders,
     signal::{Scope, ServerSignal},

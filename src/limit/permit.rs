@@ -5,7 +5,7 @@ use std::{fmt, num::NonZeroU32, sync::Arc};
 use super::{core::Grant, feedback::ResponseInfo, settlement::Settlement, shell::Shared, snapshot::Effect};
 use crate::{
     clock::{self, Instant},
-    policy::Amounts,
+    policy::{Amounts, Taken},
 };
 
 /// The right to send one request, granted by a limiter.
@@ -92,19 +92,9 @@ pub trait PermitIssuer: Send + Sync {
     /// process it. Does nothing by default.
     fn left_flight(&self, _is_cancelled: bool) {}
 
-    /// Called each time the amounts of the request change. `actual` replaces `charged`. `granted` is the estimate of
-    /// [`with_amounts`](Permit::with_amounts), which is also the first `charged`. The permit was granted at `granted_at`.
-    /// `accepted` is whether the server's limits accepted the request, or `None` before the permit ends. Does nothing by
-    /// default.
-    fn settled(
-        &self,
-        _granted_at: Instant,
-        _granted: &Amounts,
-        _charged: &Amounts,
-        _actual: &Amounts,
-        _accepted: Option<bool>,
-    ) {
-    }
+    /// Called each time the amounts of the request change. `actual` replaces the amounts
+    /// [charged](Taken::charged) before. The permit was granted at `granted_at`. Does nothing by default.
+    fn settled(&self, _granted_at: Instant, _taken: &Taken, _actual: &Amounts) {}
 }
 
 impl<'a> Permit<'a> {
@@ -154,9 +144,7 @@ impl<'a> Permit<'a> {
             Issuer::Shared(limiter, at) => Some(Settlement::of_shared(limiter, *at, amounts)),
             Issuer::Custom(issuer, at) => {
                 let (issuer, at) = (issuer.clone()?, *at);
-                Some(Settlement::new(amounts, move |taken, actual| {
-                    issuer.settled(at, &taken.granted, &taken.charged, actual, taken.is_accepted);
-                }))
+                Some(Settlement::new(amounts, move |taken, actual| issuer.settled(at, taken, actual)))
             }
         }
     }

@@ -86,12 +86,13 @@ impl fmt::Debug for Amounts {
 
 /// What one request takes of each unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Taken {
-    /// What its permit took.
+    /// What its permit took: the estimate.
     pub granted: Amounts,
-    /// What it takes so far. Settled amounts replace the granted ones.
+    /// What the request takes so far. Settled amounts replace the granted ones.
     pub charged: Amounts,
-    /// Whether the server accepted the request. `None` until its permit ends.
+    /// Whether the server's limits accepted the request. `None` until its permit ends.
     pub is_accepted: Option<bool>,
 }
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     clock::{self, Instant},
     limit::{Effect, LocalLimiter, Permit, PermitIssuer, ResponseInfo, core::units::Reported},
-    policy::{Amounts, Quota, nanos},
+    policy::{Amounts, Quota, Taken, nanos},
     random::Random,
 };
 
@@ -145,15 +145,8 @@ impl PermitIssuer for Inner {
         self.query_now();
     }
 
-    fn settled(
-        &self,
-        granted_at: Instant,
-        granted: &Amounts,
-        charged: &Amounts,
-        actual: &Amounts,
-        accepted: Option<bool>,
-    ) {
-        self.limiter.settled(granted_at, granted, charged, actual, accepted);
+    fn settled(&self, granted_at: Instant, taken: &Taken, actual: &Amounts) {
+        self.limiter.settled(granted_at, taken, actual);
         if self.settings.has_units() {
             self.query_now();
         }
