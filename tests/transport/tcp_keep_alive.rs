@@ -2,15 +2,18 @@
 
 use super::*;
 
+const ESTABLISHED: &str = "01";
+
 /// Returns the time until the next probe of the client's connection to the server, or `None` if it sends no probes.
 async fn next_probe(server: &Server) -> Option<Duration> {
     let remote = format!("0100007F:{:04X}", server.address().port());
     let timer = || {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        // The third field is the remote address. The sixth is the kind of the timer and its remaining hundredths of a
+        // The third field is the remote address. The fourth is the state: a closed connection to an earlier server with
+        // this port stays in the table for 60 s. The sixth is the kind of the timer and its remaining hundredths of a
         // second.
-        let fields =
-            table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|it| it[2] == remote);
+        let mut sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let fields = sockets.find(|it| it[2] == remote && it[3] == ESTABLISHED);
         let (kind, left) = fields.expect("the connection is open")[5].split_once(':').unwrap();
         (kind.to_owned(), millis(10 * u64::from_str_radix(left, 16).unwrap()))
     };
