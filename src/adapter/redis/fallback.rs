@@ -26,7 +26,7 @@ pub(super) fn parts(processes: u32, rule: Rule, quotas: &[Quota]) -> Result<Vec<
         let limit = quota.limit() / processes;
         if let Some((refill, per)) = quota.refill() {
             let bucket = Quota::bucket(limit, refill, per.saturating_mul(processes))?;
-            return bucket.with_margin(quota.margin().min(bucket.window()));
+            return bucket.with_margin(quota.margin().min(bucket.window()))?.with_unit(quota.unit());
         }
         let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));
         let part = Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)?;

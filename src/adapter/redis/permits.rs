@@ -16,7 +16,7 @@ use super::{fallback::Share, session::Session, settings::Settings, telemetry::St
 use crate::{
     error::{Reason, Refusal},
     limit::PermitSource,
-    policy::{Amounts, Quota, nanos},
+    policy::{Amounts, Quota, Taken, nanos},
 };
 
 /// The state of the store of a [`RedisLimiter`](super::RedisLimiter), as this process knows it.
@@ -267,7 +267,8 @@ impl PermitSource for Source {
         let updates = &mut permits.session.updates;
         updates.more = updates.more.plus(&actual.minus(charged));
         if let Some(share) = permits.share_mut() {
-            share.units.iter_mut().for_each(|units| _ = units.settle(taken_at, charged, actual, now));
+            let taken = Taken::of(*charged);
+            share.units.iter_mut().for_each(|units| _ = units.settle(taken_at, &taken, actual, now));
         } else if taken_at >= permits.shared_since {
             permits.session.give_back(taken_at, charged.minus(actual), permits.hold);
         }

@@ -6,7 +6,8 @@
 -- No permit can be used earlier than the quotas allow. A permit is granted up to the horizon ahead of its time, so that
 -- processes are served in the order of their queries, and need not query for each permit.
 -- A quota of another unit than requests has a log of amounts, whose sum may exceed its limit. It is packed into the
--- state as pairs of a time and an amount, oldest first.
+-- state as pairs of a time and an amount, oldest first. A bucket of another unit has a log too, from which returned
+-- amounts are taken. Its `next` is the time at which the bucket is full.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -55,7 +56,9 @@ end
 -- The amounts that a block takes of each other unit, and that this process has taken beyond the counted ones.
 local units, returned = {}, {}
 for i = 1, argument() do
-  local other = {limit = argument(), length = argument(), amount = argument(), more = argument()}
+  -- The interval is that of a bucket, otherwise zero.
+  local other = {limit = argument(), length = argument(), burst = argument(), interval = argument()}
+  other.amount, other.more = argument(), argument()
   at = at + 1
   other.id, other.part = ARGV[at], math.ceil(other.length / 128)
   units[i] = other
@@ -86,11 +89,24 @@ for i, quota in ipairs(quotas) do
   quota.sum = tonumber(state[8 + 2 * i]) or 0
 end
 
+-- Returns how long the bucket of a unit takes to refill an amount, in µs.
+local function refilling(other, amount)
+  return math.ceil(amount * other.interval / 1000)
+end
+
+-- Returns when a bucket is full again from which only the amounts of its log were taken.
+local function full_at(other)
+  local full = 0
+  for i = 1, #other.log, 2 do full = math.max(full, other.log[i]) + refilling(other, other.log[i + 1]) end
+  return full
+end
+
 -- Adds an amount, even beyond the limit. The amounts of one part of the window share the time of the last of them.
 local function add(other, moment, amount)
   local log, last = other.log, #other.log - 1
   if amount == 0 then return end
   other.sum = other.sum + amount
+  other.next = math.max(other.next, moment) + refilling(other, amount)
   if last > 0 and math.floor(moment / other.part) <= math.floor(log[last] / other.part) then
     log[last], log[last + 1] = math.max(log[last], moment), log[last + 1] + amount
   else
@@ -218,13 +234,15 @@ if lost > 0 then
 end
 for i, other in ipairs(units) do
   local packed = not reset and state[8 + 2 * #quotas + i]
-  other.log, other.sum = packed and cmsgpack.unpack(packed) or {}, 0
+  if packed then other.log, other.next = cmsgpack.unpack(packed) end
+  other.log, other.sum, other.next = other.log or {}, 0, other.next or 0
   if lost > 0 then
-    local all = other.log
-    other.log = {lost, other.limit}
+    local all, full = other.log, other.next
+    other.log, other.next = {lost, other.limit}, lost + refilling(other, other.burst)
     for j = 1, #all, 2 do
       if all[j] > lost then add(other, all[j], all[j + 1]) end
     end
+    other.next = math.max(other.next, full)
   end
   local first = 1
   while other.log[first] and other.log[first] + other.length <= now do first = first + 2 end
@@ -232,15 +250,21 @@ for i, other in ipairs(units) do
   add(other, now, other.more)
   -- Returns amounts of the oldest entries first, so that no later window has room too early. After a loss, the log does
   -- not contain the earlier amounts.
+  local less = 0
   for _, back in ipairs(returned) do
     local rest = back.since > spent and back.since + other.length > now and back[i] or 0
     for j = 1, #other.log, 2 do
       if rest == 0 then break end
       if other.log[j] >= back.since then
         local part = math.min(rest, other.log[j + 1])
-        other.log[j + 1], rest = other.log[j + 1] - part, rest - part
+        other.log[j + 1], rest, less = other.log[j + 1] - part, rest - part, less + part
       end
     end
+  end
+  if less > 0 then
+    -- The amounts that were taken later may have filled the bucket up without the returned ones.
+    local full = other.next - math.floor(less * other.interval / 1000)
+    other.next = math.min(other.next, math.max(full, full_at(other)))
   end
   other.sum, other.wait = 0, 0
   for j = 2, #other.log, 2 do other.sum = other.sum + other.log[j] end
@@ -293,10 +317,16 @@ if flight.max > 0 then
 end
 
 -- How long the other units delay the block. Beyond the horizon, the block is not granted. An amount above the limit
--- waits until the log is empty.
+-- waits until the log is empty, and one above the burst until the bucket has been full for some time.
 local delay = 0
 for _, other in ipairs(units) do
   local excess = other.sum + other.amount - other.limit
+  if other.interval > 0 then
+    excess = 0
+    if other.amount > 0 then
+      other.wait = math.max(other.next + refilling(other, other.amount - other.burst) - now, 0)
+    end
+  end
   for j = 1, #other.log, 2 do
     if excess <= 0 or other.amount == 0 then break end
     -- An amount that was returned delays nothing.
@@ -438,8 +468,13 @@ for _, other in ipairs(units) do
     other.wait = 0
   end
   table.insert(fields, 'log:' .. other.id)
-  table.insert(fields, cmsgpack.pack(other.log))
-  table.insert(amounts, math.max(other.limit - other.sum, 0))
+  table.insert(fields, cmsgpack.pack(other.log, other.next))
+  local left = other.limit - other.sum
+  if other.interval > 0 then
+    left = math.floor(other.burst - math.max(other.next - now, 0) * 1000 / other.interval)
+    lasts = math.max(lasts, other.next - now + longest)
+  end
+  table.insert(amounts, math.max(left, 0))
   table.insert(amounts, other.wait)
 end
 redis.call('HSET', KEYS[1], unpack(fields))

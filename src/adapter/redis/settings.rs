@@ -150,7 +150,7 @@ impl Settings {
     /// Returns how long a grant counts towards the quota, in µs. This is the window plus margin and `hold`, and 1 µs
     /// more, because both ends of a window belong to the window.
     fn length(&self, quota: &Quota) -> u64 {
-        micros(quota.window() + quota.margin() + self.hold) + 1
+        micros(quota.counted_for(quota.margin() + self.hold)) + 1
     }
 
     /// Returns the time between two permits of a bucket, in ns. Returns zero for a log, whose permits may become
@@ -252,6 +252,8 @@ impl Settings {
             command
                 .arg(quota.limit())
                 .arg(self.length(quota))
+                .arg(self.burst(quota))
+                .arg(if quota.is_bucket() { self.refill(quota) } else { 0 })
                 .arg(amounts.get(unit))
                 .arg(updates.more.get(unit));
             command.arg(format!("{}.{id}", unit.as_str()));

@@ -82,7 +82,7 @@ impl Core {
     /// Returns the permits that the waiters need.
     pub fn demand(&self, now: u64) -> Demand {
         let (grace, head) = (self.grace(), self.head());
-        let amounts = head.map(|head| head.waiter.amounts.limited_by(&self.unit_limits()));
+        let amounts = head.map(|head| self.stored_amounts(&head.waiter.amounts, &head.waiter.amounts));
         Demand {
             permits: self.queue.total(),
             head: head.map(|head| head.waiter.cost),

@@ -15,7 +15,8 @@ const PARTS: u64 = 1_024;
 
 /// The most recently granted permits, or the amounts of recent grants, oldest first. After each grant, a log of
 /// requests holds at most `limit` permits. The sum of amounts may exceed the limit, because requests may turn out to be
-/// more expensive than estimated. The counters may wrap around, because only their differences are used.
+/// more expensive than estimated. A bucket's log of amounts has no limit, and serves returned amounts and reports. The
+/// counters may wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
 pub(super) struct GrantLog {
     grants: VecDeque<Entry>,
@@ -57,8 +58,8 @@ impl GrantLog {
     /// Changes the quota of the log. If the new limit is lower, the log may hold more permits than the limit until the
     /// next grant. It is not shortened here, because the limit may be raised before that grant.
     pub(super) fn under(mut self, quota: &Quota) -> Self {
-        self.limit = u64::from(quota.limit());
-        self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
+        self.limit = if quota.is_bucket() { u64::MAX } else { quota.limit().into() };
+        self.window = nanos(quota.counted_for(quota.margin())).saturating_add(1);
         self.part = if quota.counts_requests() { 0 } else { (self.window / PARTS).max(1) };
         self
     }
@@ -133,11 +134,11 @@ impl GrantLog {
         }
     }
 
-    /// Subtracts a part of the amount that was added at `added`, if it still counts. Its entry has a later time if
-    /// later amounts share it.
-    pub(super) fn give_back(&mut self, added: u64, amount: u64, now: u64) {
+    /// Subtracts a part of the amount that was added at `added`, if it still counts. Returns whether it does. Its entry
+    /// has a later time if later amounts share it.
+    pub(super) fn give_back(&mut self, added: u64, amount: u64, now: u64) -> bool {
         if added.saturating_add(self.window) <= now {
-            return;
+            return false;
         }
         let (before, forgotten) = (self.len() - self.not_before(added), self.forgotten);
         // A larger amount was partly added later. The older entries come first, so that no window has room too early.
@@ -152,6 +153,16 @@ impl GrantLog {
             mem::replace(&mut last, grant.sum) != grant.sum
         });
         self.granted = kept(self.granted);
+        true
+    }
+
+    /// Returns the arrival time of a bucket from which only these amounts were taken, each at the time of its entry.
+    pub(super) fn arrival(&self, interval: u64) -> u64 {
+        let mut before = 0;
+        self.grants.iter().fold(0, |arrival, entry| {
+            let amount = self.up_to(entry) - mem::replace(&mut before, self.up_to(entry));
+            arrival.max(entry.at).saturating_add(interval.saturating_mul(amount))
+        })
     }
 
     /// Returns the number of permits that were granted at `start` or later.

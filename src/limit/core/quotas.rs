@@ -42,9 +42,10 @@ impl QuotaState {
     pub(super) fn new(quota: Quota, rule: Rule) -> Self {
         // A bucket of the server has no window with a fixed limit. Amounts need a log, because returned amounts would
         // otherwise let a bucket exceed the limit.
-        let has_log = quota.refill().is_none() && (rule != Rule::TokenBucket || !quota.counts_requests());
+        let is_bucket = quota.is_bucket();
+        let has_log = !quota.counts_requests() || !is_bucket && rule != Rule::TokenBucket;
         let log = has_log.then(|| GrantLog::new(&quota));
-        let pace = match &log {
+        let pace = match log.as_ref().filter(|_| !is_bucket) {
             Some(_) if rule == Rule::SlidingWindow => None,
             // Rounding down is safe, because the log is exact: no window exceeds the limit.
             Some(log) => Some(Gcra::new(log.window / log.limit.max(1), quota.burst())),

@@ -137,6 +137,11 @@ impl Core {
         self.units.as_ref().map_or(Amounts::NONE, |units| units.limits())
     }
 
+    /// Returns the amounts of a request as a store counts them.
+    pub(super) fn stored_amounts(&self, amounts: &Amounts, granted: &Amounts) -> Amounts {
+        self.units.as_ref().map_or(Amounts::NONE, |units| units.stored_amounts(amounts, granted))
+    }
+
     /// Changes the limits of the amounts of all waiters.
     pub(super) fn limit_amounts(&mut self) {
         if self.queue.amounts.is_none() {
@@ -159,23 +164,25 @@ impl Core {
     /// Takes the permits and the limited amounts of a request from the store. Returns when it took them.
     #[inline(never)]
     pub(super) fn take_from_source(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> Option<u64> {
-        let amounts = amounts.limited_by(&self.unit_limits());
+        let amounts = self.stored_amounts(amounts, amounts);
         self.supply.source_mut()?.take(cost, &amounts, now).then_some(now)
     }
 
     /// Reports the amounts of a request to the store, if there is one.
-    fn settle_in_source(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
-        let limits = self.unit_limits();
-        if let Some(source) = self.supply.source_mut() {
-            let [charged, actual] = [charged, actual].map(|amounts| amounts.limited_by(&limits));
-            source.settle(taken_at, &charged, &actual, now);
+    fn settle_in_source(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) {
+        if self.supply.source().is_none() {
+            return;
         }
+        let [charged, actual] =
+            [&taken.charged, actual].map(|amounts| self.stored_amounts(amounts, &taken.granted));
+        let source = self.supply.source_mut();
+        source.into_iter().for_each(|source| source.settle(taken_at, &charged, &actual, now));
     }
 
     /// Replaces the amounts that a request took at `taken_at`. A larger amount delays the next requests. A smaller
     /// amount returns the difference to the quotas.
     pub fn settle(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) {
-        self.settle_in_source(taken_at, &taken.charged, actual, now);
+        self.settle_in_source(taken_at, taken, actual, now);
         let Some(is_more) = self.settle_units(taken_at, taken, actual, now) else { return };
         self.lateness.hold(now);
         if is_more {
@@ -188,15 +195,16 @@ impl Core {
     /// units.
     fn settle_units(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> Option<bool> {
         let units = self.units.as_mut()?;
-        let is_more = units.settle(taken_at, &taken.charged, actual, now);
+        let is_more = units.settle(taken_at, taken, actual, now);
         let learned = units.learned.iter_mut().map(|unit| unit.settle(taken_at, taken, actual, now));
         Some(learned.fold(is_more, |any, is_more| any | is_more))
     }
 
     /// Ends permits that were granted to a waiter at `at`, and returns its amounts, because its request is not sent.
     pub(super) fn waste_queued(&mut self, waiter: &Waiter, at: u64, now: u64) {
-        self.settle_in_source(at, &waiter.amounts, &Amounts::NONE, now);
-        self.settle_units(at, &Taken::of(waiter.amounts), &Amounts::NONE, now);
+        let taken = Taken::of(waiter.amounts);
+        self.settle_in_source(at, &taken, &Amounts::NONE, now);
+        self.settle_units(at, &taken, &Amounts::NONE, now);
         self.waste(waiter.cost, at, &Taken::unsent(waiter.amounts), now);
         // A waiter that was in flight before stays in flight.
         if !waiter.is_in_flight {

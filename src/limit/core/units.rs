@@ -7,7 +7,7 @@ use super::{
     quotas::{QuotaState, Quotas, Rule},
     supply::KEPT,
 };
-use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, adaptive::LearnedUnit, nanos};
+use crate::policy::{Amounts, Quota, Remaining, Taken, Totals, Unit, adaptive::LearnedUnit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
 #[derive(Debug)]
@@ -40,6 +40,10 @@ pub(crate) struct Reported {
     pub(crate) sent_at: u64,
 }
 
+/// An actual amount counts as at most this many capacities of a bucket, so that a wrong amount does not stop a limiter
+/// for long.
+const MOST_CAPACITIES: u64 = 10;
+
 /// The maximum number of reported quotas that are stored.
 const MOST_REPORTS: usize = 8;
 
@@ -67,13 +71,24 @@ impl QuotaState {
         self.quota.unit()
     }
 
-    /// Returns the amount for which a request waits. The log contains its whole amount.
+    /// Returns the amount for which a request waits. The log of a window contains its whole amount.
     fn own(&self, amounts: &Amounts) -> u64 {
         amounts.get(self.unit()).min(self.quota.limit()).into()
     }
 
+    /// Returns what an amount takes from the bucket of a request that was granted an estimate. Only an estimate counts as
+    /// at most the capacity of a server's bucket, so that the bucket refills all actual amounts.
+    fn charge(&self, amounts: &Amounts, granted: &Amounts) -> u64 {
+        let amount = amounts.get(self.unit());
+        let most = if self.quota.is_bucket() && amount != granted.get(self.unit()) { MOST_CAPACITIES } else { 1 };
+        u64::from(amount).min(most * u64::from(self.quota.limit()))
+    }
+
     /// Returns when `own` is available behind the amounts of `ahead`.
     fn due_behind(&self, start: u64, ahead: u64, own: u64) -> u64 {
+        if let Some(pace) = self.pace.as_ref().filter(|_| self.quota.is_bucket()) {
+            return pace.due_behind(start, ahead, own);
+        }
         let total = ahead.saturating_add(own);
         let (limit, burst) = (u64::from(self.quota.limit()), u64::from(self.quota.burst()));
         // An amount above the burst waits until the bucket is full. Without an own amount, the last request ahead may
@@ -85,22 +100,35 @@ impl QuotaState {
         if total == 0 { start } else { self.free_at(start, total, paced) }
     }
 
-    /// Replaces the amount that was taken at `taken`. Returns whether it is larger.
-    fn settle(&mut self, taken: Option<u64>, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
-        let [before, after] = [charged, actual].map(|amounts| self.own(amounts));
+    /// Replaces the amount that was taken at `taken_at`. Returns whether it is larger.
+    fn settle(&mut self, taken_at: Option<u64>, taken: &Taken, actual: &Amounts, now: u64) -> bool {
+        let amounts = [&taken.charged, actual];
+        let paced = amounts.map(|amounts| self.charge(amounts, &taken.granted));
+        let (unit, is_bucket) = (self.unit(), self.quota.is_bucket());
+        let logged = if is_bucket { paced } else { amounts.map(|amounts| amounts.get(unit).into()) };
+        let [more, less] = differences(logged);
+        let mut is_returned = taken_at.is_some();
+        if let Some(log) = &mut self.log {
+            log.add(now, more);
+            let is_counted = taken_at.is_some_and(|taken_at| log.give_back(taken_at, less, now));
+            is_returned &= is_counted || !is_bucket;
+        }
         if let Some(pace) = &mut self.pace {
-            pace.take(now, after.saturating_sub(before));
-            if taken.is_some() {
-                pace.give_back(before.saturating_sub(after));
+            let [more, less] = differences(paced);
+            pace.take(now, more);
+            if is_returned {
+                // The amounts that were taken later may have filled the bucket up without the returned one.
+                let log = self.log.as_ref().filter(|_| is_bucket && less > 0);
+                pace.give_back(less, log.map_or(0, |log| log.arrival(pace.interval)));
             }
         }
-        let [before, after] = [charged, actual].map(|amounts| u64::from(amounts.get(self.quota.unit())));
-        if let Some(log) = &mut self.log {
-            log.add(now, after.saturating_sub(before));
-            taken.into_iter().for_each(|taken| log.give_back(taken, before.saturating_sub(after), now));
-        }
-        after > before
+        more > 0
     }
+}
+
+/// Returns by how much the second amount is larger, and by how much smaller.
+fn differences([before, after]: [u64; 2]) -> [u64; 2] {
+    [after.saturating_sub(before), before.saturating_sub(after)]
 }
 
 impl Reported {
@@ -176,13 +204,25 @@ impl Units {
         })
     }
 
+    /// Returns the amounts of a request, which was granted an estimate, as a store counts them: only those of the units
+    /// with a quota. The smallest bucket of a unit limits them, because the store has one amount for all quotas.
+    pub(super) fn stored_amounts(&self, amounts: &Amounts, granted: &Amounts) -> Amounts {
+        let buckets = self.quotas.states.iter().filter(|it| it.quota.is_bucket());
+        buckets.fold(amounts.limited_by(&self.limits()), |stored, it| {
+            let most = u32::try_from(it.charge(amounts, granted)).unwrap_or(u32::MAX);
+            stored.with(it.unit(), most.min(stored.get(it.unit())))
+        })
+    }
+
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
     pub(crate) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
         if self.is_stored {
             return;
         }
         for quota in &mut self.quotas.states {
-            quota.take(at, quota.own(amounts), (amounts.get(quota.unit()).into(), now));
+            let own = quota.own(amounts);
+            let logged = if quota.quota.is_bucket() { own } else { amounts.get(quota.unit()).into() };
+            quota.take(at, own, (logged, now));
         }
         for report in &mut self.reports {
             report.used = report.used.saturating_add(amounts.get(report.unit).into());
@@ -190,22 +230,22 @@ impl Units {
         self.learned.iter_mut().for_each(|unit| unit.take(amounts, now));
     }
 
-    /// Replaces the amounts that a request took at `taken`. Returns whether it takes more of a unit than before.
-    pub(crate) fn settle(&mut self, taken: u64, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
+    /// Replaces the amounts that a request took at `taken_at`. Returns whether it takes more of a unit than before.
+    pub(crate) fn settle(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) -> bool {
         let mut is_more = false;
         if self.is_stored {
             return is_more;
         }
         let returned =
-            Some(taken).filter(|taken| self.changed_at.is_none_or(|changed_at| changed_at < *taken));
+            Some(taken_at).filter(|taken_at| self.changed_at.is_none_or(|changed_at| changed_at < *taken_at));
         for quota in &mut self.quotas.states {
-            is_more |= quota.settle(returned, charged, actual, now);
+            is_more |= quota.settle(returned, taken, actual, now);
         }
         for report in &mut self.reports {
-            let (charged, actual) = (charged.get(report.unit).into(), u64::from(actual.get(report.unit)));
-            report.used = report.used.saturating_add(actual.saturating_sub(charged));
-            if taken > report.sent_at {
-                report.used = report.used.saturating_sub(charged.saturating_sub(actual));
+            let [more, less] = differences([&taken.charged, actual].map(|it| it.get(report.unit).into()));
+            report.used = report.used.saturating_add(more);
+            if taken_at > report.sent_at {
+                report.used = report.used.saturating_sub(less);
             }
         }
         is_more
@@ -280,8 +320,11 @@ impl Units {
             let by_window = |old: &&QuotaState| (old.quota.window() == quota.quota.window(), length(old));
             let Some(old) = same.max_by_key(by_window) else { continue };
             quota.log = old.log.clone().map(|log| log.under(&quota.quota));
-            if let (Some(pace), Some(old)) = (&mut quota.pace, &old.pace) {
-                pace.replace(&[old], now);
+            let Some(pace) = &mut quota.pace else { continue };
+            pace.replace(old.pace.as_ref().as_slice(), now);
+            if let Some(log) = quota.log.as_ref().filter(|_| quota.quota.is_bucket() && !old.quota.is_bucket()) {
+                let arrival = log.arrival(pace.interval).min(now.saturating_add(pace.whole));
+                pace.arrival = pace.arrival.max(arrival);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Quotas as text: `100/60s, burst 10, margin 1s`, or `bucket 40, 2/1s, margin 1s`.
+//! Quotas as text: `100/60s, burst 10, margin 1s`, or `bucket 40, 2/1s, margin 1s`. A unit follows the limit.
 
 use std::{fmt, str::FromStr};
 
@@ -15,17 +15,24 @@ use crate::{
 /// `{}` formats the quota for people: `100 per 60s, burst 10, margin 1s, sustains 1.639 per second`. `{:#}` formats it
 /// for configuration files: `100/60s, burst 10, margin 1s`. Parsing the second form returns an equal quota. A bucket is
 /// `bucket 40, 2 per 1s, burst 38, margin 1s, sustains 2 per second` or `bucket 40, 2/1s, margin 1s`. A unit other than
-/// requests follows the limit: `30000 tokens/60s`.
+/// requests follows the limit or the capacity: `30000 tokens/60s` or `bucket 1000 points, 50/1s`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, window, refill, burst, margin, unit } = *self;
         let (per, window, margin) =
             (if f.alternate() { "/" } else { " per " }, DurationText(window), DurationText(margin));
-        match refill {
-            None if unit != Unit::Requests => write!(f, "{limit} {unit}{per}{window}, burst {burst}")?,
-            None => write!(f, "{limit}{per}{window}, burst {burst}")?,
-            Some(refill) if f.alternate() => write!(f, "bucket {limit}, {refill}{per}{window}")?,
-            Some(refill) => write!(f, "bucket {limit}, {refill}{per}{window}, burst {burst}")?,
+        f.write_str(if refill.is_some() { "bucket " } else { "" })?;
+        write!(f, "{limit}")?;
+        if unit != Unit::Requests {
+            write!(f, " {unit}")?;
+        }
+        if let Some(refill) = refill {
+            write!(f, ", {refill}")?;
+        }
+        write!(f, "{per}{window}")?;
+        // The text of a bucket in a file has no burst.
+        if refill.is_none() || !f.alternate() {
+            write!(f, ", burst {burst}")?;
         }
         write!(f, ", margin {margin}")?;
         if f.alternate() {
@@ -47,7 +54,7 @@ impl fmt::Display for Rounded {
 }
 
 /// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW` or `LIMIT UNIT/WINDOW`, then optionally a burst and a
-/// margin. A bucket is `bucket CAPACITY, REFILL/TIME`, and optionally a margin.
+/// margin. A bucket is `bucket CAPACITY, REFILL/TIME` or `bucket CAPACITY UNIT, REFILL/TIME`, and optionally a margin.
 ///
 /// ```
 /// use tower_outbound::Quota;
@@ -67,25 +74,25 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let invalid = || {
-            let expected = "LIMIT/WINDOW, such as 100/60s, or LIMIT UNIT/WINDOW, such as 30000 tokens/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a bucket: bucket 40, 2/1s";
+            let expected = "LIMIT/WINDOW, such as 100/60s, or LIMIT UNIT/WINDOW, such as 30000 tokens/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a bucket: bucket 40, 2/1s, or bucket 1000 points, 50/1s";
             InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
         };
         let mut parts = text.split(',').map(str::trim);
         let number = |text: &str| whole_number(text.trim())?.try_into().ok();
         let first = parts.next().unwrap_or_default();
-        let capacity =
-            first.strip_prefix("bucket ").map(|text| number(text).ok_or_else(invalid)).transpose()?;
-        let rate = if capacity.is_some() { parts.next().unwrap_or_default() } else { first };
-        let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
-        let (limit, unit) = match limit.trim().split_once(' ') {
+        let bucket = first.strip_prefix("bucket ");
+        let rate = if bucket.is_some() { parts.next().unwrap_or_default() } else { first };
+        let (rate, window) = rate.split_once('/').ok_or_else(invalid)?;
+        let limit = bucket.unwrap_or(rate).trim();
+        let (limit, unit) = match limit.split_once(' ') {
             Some((limit, unit)) => {
                 (limit, Unit::NAMES.iter().find(|(_, name)| *name == unit.trim()).ok_or_else(invalid)?.0)
             }
             None => (limit, Unit::Requests),
         };
         let (limit, window) = (number(limit).ok_or_else(invalid)?, parse_duration(window.trim())?);
-        let mut quota = match capacity {
-            Some(capacity) => Self::bucket(capacity, limit, window)?,
+        let mut quota = match bucket {
+            Some(_) => Self::bucket(limit, number(rate).ok_or_else(invalid)?, window)?,
             None => Self::new(limit, window)?,
         }
         .with_unit(unit)?;

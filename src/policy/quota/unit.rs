@@ -1,5 +1,7 @@
 //! What a quota counts.
 
+use std::time::Duration;
+
 use super::Quota;
 use crate::{config::InvalidConfig, policy::Unit};
 
@@ -21,16 +23,25 @@ impl Quota {
     /// # Errors
     ///
     /// Returns an error if the unit is [`Unit::Concurrency`](crate::limit::Unit::Concurrency), which
-    /// [`with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight) limits, or if the quota is a
-    /// [bucket](Self::bucket) and does not count requests.
+    /// [`with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight) limits.
     pub fn with_unit(self, unit: Unit) -> Result<Self, InvalidConfig> {
-        let expected = match unit {
-            Unit::Requests => return Ok(Self { unit, ..self }),
-            Unit::Concurrency => "a unit other than concurrency, which `max_in_flight` limits",
-            _ if self.refill.is_some() => "requests, because the quota is a bucket",
-            _ => return Ok(Self { unit, ..self }),
-        };
-        Err(InvalidConfig::new("quota unit", unit.as_str(), expected))
+        if unit == Unit::Concurrency {
+            let expected = "a unit other than concurrency, which `max_in_flight` limits";
+            return Err(InvalidConfig::new("quota unit", unit.as_str(), expected));
+        }
+        Ok(Self { unit, ..self })
+    }
+
+    /// Returns whether the quota is a [bucket](Self::bucket).
+    pub(crate) fn is_bucket(&self) -> bool {
+        self.refill.is_some()
+    }
+
+    /// Returns how long an amount or a permit counts if it may be delayed by `delay`: for one window, or in a bucket of
+    /// amounts four times as long as the bucket takes to fill up. An amount that is settled later is not returned.
+    pub(crate) fn counted_for(&self, delay: Duration) -> Duration {
+        let window = self.window().saturating_add(delay);
+        if self.is_bucket() && !self.counts_requests() { window.saturating_mul(4) } else { window }
     }
 
     pub(crate) fn counts_requests(&self) -> bool {
