@@ -10,7 +10,7 @@ use super::{
 use crate::limit::core::{Block, Core, Grant, Rule, Stage};
 use crate::{
     error::Refusal,
-    policy::{Priority, Quota, nanos},
+    policy::{Priority, Quota, Taken, Unit, nanos},
 };
 
 pub(super) struct Checks {
@@ -34,6 +34,8 @@ pub(super) struct Checks {
     obeys_reports: bool,
     /// The limit and the window of the quota of tokens.
     tokens: Option<(u32, u64)>,
+    /// The quota of tokens, if it is a bucket.
+    bucket: Option<Window>,
     /// Whether a request has taken tokens in the current event.
     has_new_tokens: bool,
     /// The actual tokens of the arrivals, if no request takes more than its estimate.
@@ -64,7 +66,9 @@ impl Checks {
         let is_learned = script.settings.rule == Rule::Learned;
         let is_paced = script.settings.rule == Rule::PacedWindow;
         let has_reports = script.calls().any(|call| matches!(call.reply, super::Reply::Reports(..)));
-        let has_upper_bounds = script.calls().all(|call| call.tokens.1 <= call.tokens.0);
+        let most_tokens = script.tokens().map_or(u32::MAX, Quota::limit);
+        let has_upper_bounds =
+            script.calls().all(|call| call.tokens.1 <= call.tokens.0 && call.tokens.1 <= most_tokens);
         let has_ranks = script.calls().any(|call| call.priority != Priority::Normal);
         Self {
             granted: windows(),
@@ -80,6 +84,7 @@ impl Checks {
             obeys_reports: !is_learned
                 && (script.settings.obeys_remaining || script.requests().next().is_none()),
             tokens: script.tokens().map(|quota| (quota.limit(), nanos(quota.window()))),
+            bucket: script.tokens().filter(|quota| quota.is_bucket()).map(Window::new),
             has_new_tokens: false,
             arrived_tokens: script.tokens().filter(|_| has_upper_bounds).map(Window::new),
             permits: 0,
@@ -240,6 +245,7 @@ impl Checks {
         let in_block = block.map_or(0, |(_, takers)| takers.len() as u64);
         let (mut waiters, mut in_flight, mut queued, mut requests) = (0, 0, 0, 0);
         let mut tokens = 0;
+        let mut bucket = self.bucket.clone().filter(|_| self.has_new_tokens);
         for caller in callers {
             let cost = u64::from(caller.call.cost.get());
             match caller.state {
@@ -268,13 +274,22 @@ impl Checks {
                 State::Reading => requests += 1,
                 State::Ended => {}
             }
-            if let Some((limit, window)) = self.tokens {
+            if let Some(bucket) = &mut bucket {
+                let Taken { granted, charged, .. } = caller.tokens.taken;
+                let tokens = u64::from(charged.get(Unit::Tokens));
+                let counted = if charged == granted { tokens.min(bucket.limit()) } else { tokens };
+                bucket.add(caller.tokens.taken_at, counted);
+            } else if let Some((limit, window)) = self.tokens {
                 let is_recent = now - caller.tokens.taken_at <= window;
                 tokens += u64::from(if is_recent { caller.tokens.charged().min(limit) } else { 0 });
             }
         }
         if let Some((limit, _)) = self.tokens.filter(|_| std::mem::take(&mut self.has_new_tokens)) {
             violation_if!(tokens > limit.into(), "{tokens} of {limit} tokens in a window at {now}");
+        }
+        // The amounts are those that are known now, so only the present level is limited.
+        if let Some((bucket, level)) = bucket.and_then(|bucket| Some((bucket.limit(), bucket.last_level()?))) {
+            violation_if!(level > bucket, "{level} of {bucket} tokens in a bucket at {now}");
         }
         let snapshot = core.snapshot(now);
         violation_if!(

@@ -120,7 +120,10 @@ impl Script {
         let (has_costs, has_ranks) = (random.percent(40), random.percent(50));
         let is_bounded = random.percent(50);
         let tokens = self.tokens().map_or(0, |tokens| u64::from(tokens.limit()) / 3);
-        let (most_tokens, exceeds) = (random.pick(&[0, 1, 2, 2]) * tokens, random.percent(50));
+        // The estimates of a bucket may exceed its capacity.
+        let has_large = self.tokens().is_some_and(Quota::is_bucket) && random.percent(40);
+        let thirds = if has_large { 4 } else { random.pick(&[0, 1, 2, 2]) };
+        let (most_tokens, exceeds) = (thirds * tokens, random.percent(50));
         let window = self.quotas.iter().map(|quota| quota.window().as_nanos() as u64).max();
         let window = window.unwrap_or(1_000 * MS);
         let gaps = if self.has_blocks { [4_000, 1_500, 400, 15] } else { [400, 100, 40, 15] };
@@ -272,7 +275,11 @@ fn quota(random: &mut Random, has_margin: bool) -> Option<Quota> {
 
 fn tokens(random: &mut Random, has_margin: bool) -> Option<Quota> {
     let limit = 10 + random.up_to(2_000) as u32;
-    let window = random.pick(&[100, 1_000, 10_000]) * MS;
-    let quota = Quota::new(limit, Duration::from_nanos(window)).ok()?.with_unit(Unit::Tokens).ok()?;
+    let window = Duration::from_nanos(random.pick(&[100, 1_000, 10_000]) * MS);
+    let quota = match random.percent(40) {
+        true => Quota::bucket(limit, 1 + random.up_to(limit.into()) as u32, window),
+        false => Quota::new(limit, window),
+    };
+    let quota = quota.ok()?.with_unit(Unit::Tokens).ok()?;
     Some(if has_margin { quota } else { quota.without_margin() })
 }

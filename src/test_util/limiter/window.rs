@@ -33,7 +33,7 @@ impl Window {
         let place = self.times.partition_point(|(time, _)| *time <= at);
         self.times.insert(place, (at, cost));
         if let Some((refill, per)) = self.refill {
-            return self.fullest_bucket(refill, per);
+            return self.levels(refill, per).max().unwrap_or(0);
         }
         let from = self.times.partition_point(|(time, _)| time.saturating_add(self.length) < at);
         let mut fullest = 0;
@@ -45,15 +45,22 @@ impl Window {
         fullest
     }
 
-    fn fullest_bucket(&self, refill: u64, per: u64) -> u64 {
+    /// Returns the level of a bucket after each of the permits.
+    fn levels(&self, refill: u64, per: u64) -> impl Iterator<Item = u64> {
         // One permit is `per` units, so that the arithmetic is exact.
-        let (mut level, mut fullest, mut before) = (0_u128, 0_u128, 0);
-        for (at, cost) in &self.times {
+        let (mut level, mut before) = (0_u128, 0);
+        self.times.iter().map(move |(at, cost)| {
             level = level.saturating_sub(u128::from(at - before) * u128::from(refill));
             level += u128::from(*cost) * u128::from(per);
-            (fullest, before) = (fullest.max(level), *at);
-        }
-        u64::try_from(fullest.div_ceil(per.into())).unwrap_or(u64::MAX)
+            before = *at;
+            u64::try_from(level.div_ceil(per.into())).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// Returns the level of the bucket after the last permit. Returns `None` for a quota with a window.
+    pub(super) fn last_level(&self) -> Option<u64> {
+        let (refill, per) = self.refill?;
+        self.levels(refill, per).last()
     }
 
     pub(super) fn limit(&self) -> u64 {
