@@ -28,8 +28,8 @@ pub(super) struct Question<'a> {
     pub(super) cost: u64,
     /// The limit, the burst, the length and the interval of each quota.
     pub(super) quotas: &'a [[u64; 4]],
-    /// The limit, the length, the requested amount and the settled excess of each quota of a unit.
-    pub(super) units: &'a [[u64; 4]],
+    /// The limit, the length, the burst, the interval, the requested amount and the settled excess of each quota of a unit.
+    pub(super) units: &'a [[u64; 6]],
     /// A returned amount, and the time since which it counted.
     pub(super) returned: Option<(u64, u64)>,
     /// The permits that the process has used from its share.
@@ -67,7 +67,7 @@ impl Script {
         }
         command.arg(u8::from(returned.is_some()));
         if let Some((since, amount)) = returned {
-            command.arg(&[*since, *amount, *amount]);
+            command.arg(*since).arg(vec![*amount; units.len()]);
         }
         type Reply = (u64, u64, u64, u64, u64, Pairs, u32, (bool, bool), u64, Pairs);
         let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();

@@ -68,7 +68,7 @@ fn query(
     more: u64,
     returned: Option<(u64, u64)>,
 ) -> (Option<u64>, Vec<(u64, u64)>) {
-    let (count, units) = (u64::from(amount > 0), UNITS.map(|(limit, length)| [limit, length, amount, more]));
+    let (count, units) = (u64::from(amount > 0), UNITS.map(|(limit, length)| [limit, length, limit, 0, amount, more]));
     let (grants, units) =
         store.query(&Question { count, cost: 1, units: &units, returned, ..Question::default() });
     (grants.first().map(|(at, _)| *at), units)
@@ -174,4 +174,110 @@ fn returned_amounts_do_not_delay_a_request_above_the_limit() {
     assert!(query(&mut store, 150, 0, None).0.is_none());
     query(&mut store, 0, 0, Some((start, 100)));
     assert_eq!(query(&mut store, 150, 0, None).0, Some(start + 10_000));
+}
+
+/// A bucket of 100, which refills one in 500 µs. The margin and the hold take 10 of the burst.
+const CAPACITY: u64 = 100;
+const BURST: u64 = 90;
+const INTERVAL: u64 = 500;
+
+/// Returns when the amount is granted from the bucket, and the available amount and the wait.
+fn query_bucket(
+    store: &mut Script,
+    amount: u64,
+    more: u64,
+    returned: Option<(u64, u64)>,
+) -> (Option<u64>, (u64, u64)) {
+    let unit = [CAPACITY, 4 * CAPACITY * INTERVAL, BURST, 1_000 * INTERVAL, amount, more];
+    let question =
+        Question { count: u64::from(amount > 0), cost: 1, units: &[unit], returned, ..Question::default() };
+    let (grants, units) = store.query(&question);
+    (grants.first().map(|(at, _)| *at), units[0])
+}
+
+/// Returns the store's script with a full bucket.
+fn full_bucket(server: &RedisServer) -> Script {
+    let mut store = Script::new(server, HORIZON);
+    query_bucket(&mut store, 0, 0, None);
+    store.now += 20_000_000;
+    store
+}
+
+#[test]
+fn script_takes_amounts_from_a_bucket_and_returns_what_it_has_not_refilled() {
+    let server = server();
+    let mut store = full_bucket(&server);
+    let start = store.now;
+    assert_eq!(query_bucket(&mut store, 60, 0, None), (Some(start), (30, 0)));
+    assert_eq!(query_bucket(&mut store, 41, 0, None), (None, (30, 5_500)));
+    assert_eq!(query_bucket(&mut store, 0, 0, Some((start, 20))), (None, (50, 0)));
+    assert_eq!(query_bucket(&mut store, 41, 0, None), (Some(start), (9, 0)));
+    // The bucket refills an excess beyond its capacity.
+    assert_eq!(query_bucket(&mut store, 0, 130, None), (None, (0, 0)));
+    assert_eq!(query_bucket(&mut store, 1, 0, None), (None, (0, 61_000)));
+    // An amount above the burst waits until the bucket has been full for some time.
+    store.now = start + 101_500;
+    assert_eq!(query_bucket(&mut store, 95, 0, None), (None, (82, 6_500)));
+    store.now = start + 105_500;
+    assert_eq!(query_bucket(&mut store, 95, 0, None), (Some(start + 108_000), (0, 0)));
+    // Without the returned amount, the bucket would have been full at the grant of the later one, or soon after.
+    for (gap, later, left) in [(40_000, 90, 0), (30_000, 50, 40), (0, 10, 80)] {
+        store.now += 1_000_000;
+        let first = store.now;
+        assert_eq!(query_bucket(&mut store, 80, 0, None).0, Some(first));
+        store.now += gap;
+        assert_eq!(query_bucket(&mut store, later, 0, None).0, Some(store.now));
+        assert_eq!(query_bucket(&mut store, 0, 0, Some((first, 80))), (None, (left, 0)), "{gap}");
+    }
+    // A store that has lost its memory counts the bucket as spent.
+    let mut store = Script::new(&server, HORIZON);
+    assert_eq!(query_bucket(&mut store, 1, 0, None).1.0, 0);
+}
+
+#[test]
+fn script_never_grants_more_amounts_than_a_bucket_contains() {
+    let server = server();
+    let granted = std::cell::Cell::new(0);
+    let run = |steps: Vec<Step>| {
+        let mut store = full_bucket(&server);
+        let mut requests: Vec<Request> = Vec::new();
+        for Step { delay, action } in steps {
+            store.now += delay;
+            match action {
+                Action::Take(amount) => {
+                    let amount = amount.min(CAPACITY);
+                    let (at, (left, wait)) = query_bucket(&mut store, amount, 0, None);
+                    prop_assert_eq!(at.is_none(), wait > HORIZON);
+                    let Some(at) = at else { continue };
+                    requests.push(Request { counted: vec![(at, amount)] });
+                    let level = level(&requests);
+                    prop_assert!(level <= CAPACITY * INTERVAL, "{level} us: {requests:?}");
+                    // Each amount counts for at most one part of the log longer.
+                    prop_assert!(left * INTERVAL <= BURST * INTERVAL && level + left * INTERVAL <= CAPACITY * INTERVAL);
+                    granted.set(granted.get() + 1);
+                }
+                Action::Settle(index, actual) => {
+                    let Some(index) = requests.len().checked_sub(1 + index) else { continue };
+                    let since = requests[index].counted[0].0;
+                    let (more, less) = requests[index].settle(actual, store.now);
+                    query_bucket(&mut store, 0, more, (less > 0).then_some((since - delay.min(3_000), less)));
+                }
+            }
+        }
+        Ok(())
+    };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) };
+    TestRunner::new(config).run(&steps(), run).unwrap();
+    assert!(granted.get() > 2_000, "{}", granted.get());
+}
+
+/// Returns how long the bucket takes to refill the amounts at the time of the last request, in µs.
+fn level(requests: &[Request]) -> u64 {
+    let mut amounts: Vec<(u64, u64)> =
+        requests.iter().map(|request| (request.counted[0].0, request.total())).collect();
+    amounts.sort_unstable();
+    let mut last = 0;
+    amounts.iter().fold(0, |level: u64, (at, amount)| {
+        level.saturating_sub(at - std::mem::replace(&mut last, *at)) + amount * INTERVAL
+    })
 }

@@ -47,10 +47,12 @@ async fn wait_until_refused(limiter: &RedisLimiter, amounts: Amounts) -> Refusal
 #[tokio::test]
 async fn processes_exceed_neither_a_quota_of_requests_nor_one_of_tokens() {
     let server = shared_server();
-    let (requests, tokens_per_window) =
-        (with_margin(40, millis(1_000)), with_margin(2_000, millis(1_000)).with_unit(Unit::Tokens).unwrap());
-    let run = async |make: Make| {
-        let make = || make(&server.url(), "both", vec![requests, tokens_per_window]).unwrap();
+    let requests = with_margin(40, millis(1_000));
+    let of_window = with_margin(2_000, millis(1_000));
+    let of_bucket = Quota::bucket(600, 900, millis(1_000)).unwrap().with_margin(millis(60)).unwrap();
+    let run = async |make: Make, name: &str, tokens_quota: Quota| {
+        let tokens_quota = tokens_quota.with_unit(Unit::Tokens).unwrap();
+        let make = || make(&server.url(), name, vec![requests, tokens_quota]).unwrap();
         let (limiters, length) = ([make(), make()], millis(6_000));
         let (sent, used) = (Arrivals::new(), Arrivals::new());
         let (end, mut calls) = (Instant::now() + length, JoinSet::new());
@@ -76,10 +78,15 @@ async fn processes_exceed_neither_a_quota_of_requests_nor_one_of_tokens() {
         }
         calls.join_all().await;
         sent.assert_within(requests);
-        used.assert_within(tokens_per_window);
+        used.assert_within(tokens_quota);
         assert!(sent.times().len() > 40, "{}", sent.times().len());
     };
-    tokio::join!(run(bucket), run(window));
+    tokio::join!(
+        run(bucket, "both", of_window),
+        run(window, "both", of_window),
+        run(bucket, "in a bucket", of_bucket),
+        run(window, "in a bucket", of_bucket)
+    );
 }
 
 #[tokio::test]
@@ -98,6 +105,26 @@ async fn settled_excess_delays_another_process() {
     assert_eq!(other.snapshot().units[0].available, 0);
     take(&other, taking(tokens(1))).await.unwrap();
     assert!(settled.elapsed() >= length, "{:?}", settled.elapsed());
+}
+
+/// An estimate counts as at most the capacity, and the bucket refills each actual amount.
+#[tokio::test]
+async fn processes_share_a_bucket_of_points_and_settle_its_amounts() {
+    let server = shared_server();
+    let points = |amount| Amounts::of(Unit::Points, amount);
+    let shared = Quota::bucket(100, 50, millis(1_000)).unwrap().with_unit(Unit::Points).unwrap();
+    let [one, other] = [(); 2].map(|()| bucket(&server.url(), "points", [shared.without_margin()]).unwrap());
+    let mut permit = send(&one, points(5_000)).await;
+    let refusal = wait_until_refused(&other, points(50)).await;
+    assert_eq!((refusal.reason(), refusal.unit()), (Reason::MaxWait, Some(Unit::Points)));
+    assert!(refusal.wait().unwrap() < millis(1_500), "{refusal}");
+    settle(&mut permit, points(10));
+    let start = Instant::now();
+    let mut permit = send(&other, points(60)).await;
+    assert!(start.elapsed() < millis(900), "{:?}", start.elapsed());
+    settle(&mut permit, points(200));
+    let refusal = wait_until_refused(&one, points(50)).await;
+    assert!((millis(1_500)..millis(3_500)).contains(&refusal.wait().unwrap()), "{refusal}");
 }
 
 #[tokio::test]

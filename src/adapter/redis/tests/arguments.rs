@@ -51,3 +51,25 @@ fn redis_bucket_leaves_room_for_margin_and_hold_like_a_local_bucket_with_both() 
     let small = Quota::bucket(1, 2, Duration::from_secs(1)).unwrap().with_margin(millis(400)).unwrap();
     assert_eq!(of(small, millis(100)), ("1 1 1 1000001 1000000000 500000.0 0 0 0 0".to_owned(), 1, 1));
 }
+
+#[test]
+fn redis_bucket_of_another_unit_has_its_burst_interval_and_four_times_its_length() {
+    let points = Quota::bucket(1_000, 50, Duration::from_secs(1)).unwrap().with_unit(limit::Unit::Points).unwrap();
+    type Make = fn(&str, &str, [Quota; 2]) -> Result<RedisLimiter, crate::config::InvalidConfig>;
+    let kinds: [Make; 2] = [RedisLimiter::token_bucket, RedisLimiter::sliding_window];
+    for make in kinds {
+        let limiter = make("redis://localhost", "key", [points, points.without_margin()]).unwrap();
+        let limiter = limiter.with_lease(1, millis(100)).unwrap();
+        let mut command = redis::cmd("EVAL");
+        let query = Query { amounts: limit::Amounts::of(limit::Unit::Points, 7), ..Query::default() };
+        limiter.inner.settings.write(&mut command, &query, false);
+        let written = String::from_utf8(command.get_packed_command()).unwrap();
+        let arguments: Vec<_> = written.split("\r\n").skip(2).step_by(2).collect();
+        let units = "2 1000 84400001 945 20000000 7 0 points.20000000.0 1000 80400001 995 20000000 7 0 \
+                     points.20000000.1 0";
+        assert!(arguments.join(" ").trim().ends_with(units), "{arguments:?}");
+        // A process has its part of the bucket while the store fails.
+        let share = limiter.with_fallback_share(2).unwrap().inner.settings.share.clone().unwrap();
+        assert_eq!(share[0], "bucket 500 points, 50/2s, margin 1s".parse().unwrap());
+    }
+}

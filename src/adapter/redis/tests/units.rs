@@ -170,3 +170,19 @@ async fn request_of_a_higher_priority_is_queried_at_once() {
     assert_eq!(start.elapsed(), millis(10));
     waiting.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn estimate_above_the_capacity_of_a_bucket_takes_the_capacity_of_each_quota() {
+    let of = |quota: Quota| quota.with_unit(Unit::Tokens).unwrap();
+    let bucket = of(Quota::bucket(100, 10, Duration::from_secs(1)).unwrap());
+    let quotas = [of(Quota::per_hour(10_000).unwrap()), bucket];
+    let limiter = RedisLimiter::token_bucket("redis://localhost", "key", quotas).unwrap();
+    let (limiter, queries) = scripted(limiter, millis(10), grant_all);
+    let mut permit = acquire(&limiter, tokens(5_000)).await;
+    for actual in [40, 700, 5_000, u32::MAX] {
+        permit.settlement().unwrap().settle(tokens(actual));
+        time::sleep(millis(100)).await;
+    }
+    let expected = [(100, 0, vec![]), (0, 0, vec![60]), (0, 660, vec![]), (0, 0, vec![600]), (0, 900, vec![])];
+    assert_eq!(amounts(&queries), expected);
+}
