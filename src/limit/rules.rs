@@ -67,7 +67,7 @@ impl LocalLimiter {
     /// minute with a burst of 10 grants 10 permits at once, and then 90 every 61 s. The 61 s are the minute and the
     /// default margin of 1 s. [`Quota::refill_interval`] returns the time between two refilled permits. A [paced
     /// window](Self::paced_window) grants the whole quota. A quota of a [unit](crate::limit::Unit) other than requests
-    /// is counted as in a paced window.
+    /// is counted as in a paced window, unless it is a [bucket](Quota::bucket).
     ///
     /// # Notes
     ///

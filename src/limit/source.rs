@@ -64,7 +64,8 @@ use crate::{error::Refusal, policy::Amounts};
 /// forecast when a limit of the server ends, the limiter wakes the first waiter, whose future can then fetch permits.
 pub trait PermitSource: Send {
     /// Takes `cost` permits and the amounts that may be used at `now`, or takes nothing. Returns whether it took them.
-    /// The amounts are those of the units for which the limiter has a quota.
+    /// The amounts are those of the units for which the limiter has a quota. An amount above the capacity of a
+    /// [bucket](crate::Quota::bucket) is the capacity.
     fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool;
 
     /// Replaces the amounts `charged` of a request by `actual`. The request took them at `taken_at` or later. If

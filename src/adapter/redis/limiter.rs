@@ -65,8 +65,11 @@ use crate::{
 ///   if only the reply was lost. A returned amount is sent once. If its query fails, the estimate counts.
 /// - The store counts each amount up to 1/128 of the window longer.
 /// - If a process crashes, its estimates count until they leave the window.
-/// - A unit has no burst: its limit is available at any time of the window, as with a
+/// - A window of a unit has no burst: its limit is available at any time of the window, as with a
 ///   [sliding window](crate::limit::LocalLimiter::sliding_window).
+/// - A [bucket](Quota::bucket#tokens-points-and-other-units) of a unit is settled as with a `LocalLimiter`. An estimate
+///   above its capacity counts as the capacity in each quota of the unit, and an actual amount as at most ten times the
+///   capacity. A returned amount is up to 4 % of the capacity smaller than necessary.
 /// - While amounts delay a waiter, its process queries the store at least every 300 ms, because another process may
 ///   return amounts. A request that is refused because of its `max_wait` starts no query before the forecast time.
 /// - [`Snapshot::units`] has the available amounts of the last reply. Token headers of accepted responses do not apply.

@@ -9,17 +9,21 @@ use crate::{
 };
 
 impl Quota {
-    /// Creates the quota of a server that has a bucket of `capacity` requests, and refills `refill` of them in each
-    /// `per`. Shopify's "40, leaks 2 per second" is such a bucket.
+    /// Creates the quota of a server that has a bucket of `capacity` requests, or of another [unit](Self::with_unit), and
+    /// refills `refill` of them in each `per`. Shopify's "40, leaks 2 per second" is such a bucket, and so is "1,000
+    /// points, restores 50 per second" of its GraphQL API.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_outbound::Quota;
+    /// use tower_outbound::{Quota, limit::Unit};
     ///
     /// let shop = Quota::bucket(40, 2, Duration::from_secs(1))?;
     /// assert_eq!((shop.burst(), shop.refill_interval()), (38, Duration::from_millis(500)));
     /// assert_eq!(format!("{shop:#}"), "bucket 40, 2/1s, margin 1s");
     /// assert_eq!("bucket 40, 2/1s".parse::<Quota>()?, shop);
+    ///
+    /// let graph = Quota::bucket(1_000, 50, Duration::from_secs(1))?.with_unit(Unit::Points)?;
+    /// assert_eq!(format!("{graph:#}"), "bucket 1000 points, 50/1s, margin 1s");
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
@@ -30,6 +34,20 @@ impl Quota {
     /// - The [margin](#margin) lowers the burst, and not the rate. If the capacity is too small for that, the burst is 1,
     ///   and the rest of the margin extends the interval.
     /// - The default margin is a sixteenth of the time in which the bucket fills up, at most 1 s.
+    /// - The time between two refilled permits is rounded up to the nanosecond. This lowers the rate by less than 1 %, unless
+    ///   the bucket refills more than ten million per second.
+    ///
+    /// # Tokens, points and other units
+    ///
+    /// The amounts of a unit are [settled](crate::limit::Settlement#guarantee) as in a window, with these differences:
+    ///
+    /// - A request whose estimate is above the burst is sent after the bucket was full for some time, at most the margin.
+    ///   An estimate above the capacity counts as the capacity, and so does an actual amount equal to it.
+    /// - The bucket refills each other actual amount, even above the capacity. An amount counts as at most ten times the
+    ///   capacity, so that a wrong amount does not stop the limiter for long.
+    /// - A smaller actual amount returns the difference, except for the part without which the bucket would have been full
+    ///   since. The returned amount is up to 0.5 % of the capacity smaller than necessary.
+    /// - Nothing is returned after four times the time in which the bucket fills up.
     ///
     /// # Errors
     ///

@@ -258,7 +258,7 @@ impl Quota {
         self.margin
     }
 
-    /// Returns the time that a token bucket takes to refill one request.
+    /// Returns the time that a token bucket takes to refill one request, or one of the [unit](Self::unit).
     ///
     /// The interval is `(window + margin) / (limit - burst)`, rounded up to the nanosecond. For a limit of 1, the
     /// interval is 1 ns more than `window + margin`. A bucket of [`burst`](Self::burst) requests with this interval
@@ -288,7 +288,7 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`. A
+    /// Returns the number of requests, or of the unit, per second that the quota sustains: `limit / (window + margin)`. A
     /// [bucket](Self::bucket) sustains one request per [`refill_interval`](Self::refill_interval).
     ///
     /// A [token bucket](crate::limit::LocalLimiter::token_bucket) sustains one request per

@@ -17,6 +17,9 @@ impl Quota {
     /// let tokens = Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?;
     /// assert_eq!(format!("{tokens:#}"), "30000 tokens/60s, burst 3000, margin 1s");
     /// assert_eq!("30000 tokens/1m".parse::<Quota>()?, tokens);
+    ///
+    /// let points: Quota = "bucket 1000 points, 50/1s".parse()?;
+    /// assert_eq!((points.limit(), points.unit()), (1_000, Unit::Points));
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
