@@ -71,8 +71,12 @@ fn assert_available(limiter: &LocalLimiter, available: u32) {
     assert_eq!(limiter.snapshot().units[0].available, available);
 }
 
-const KINDS: [fn(Quota) -> LocalLimiter; 4] =
-    [LocalLimiter::token_bucket, LocalLimiter::paced_window, LocalLimiter::sliding_window, LocalLimiter::adaptive];
+const KINDS: [fn(Quota) -> LocalLimiter; 4] = [
+    LocalLimiter::token_bucket,
+    LocalLimiter::paced_window,
+    LocalLimiter::sliding_window,
+    LocalLimiter::adaptive,
+];
 
 #[tokio::test(start_paused = true)]
 async fn every_limiter_applies_a_bucket_of_points_and_settles_its_amounts() {
@@ -177,7 +181,8 @@ async fn amount_above_the_burst_waits_until_the_server_has_room_for_it_after_any
 #[tokio::test(start_paused = true)]
 async fn bucket_and_window_of_one_unit_both_apply() {
     let hour = Quota::per_hour(1_500).unwrap().with_unit(Unit::Points).unwrap().without_margin();
-    let limiter = LocalLimiter::sliding_window([Quota::per_second(9).unwrap(), points().without_margin(), hour]);
+    let limiter =
+        LocalLimiter::sliding_window([Quota::per_second(9).unwrap(), points().without_margin(), hour]);
     let available = || limiter.snapshot().units.iter().map(|unit| unit.available).collect::<Vec<_>>();
     let settlement = send(&limiter, 1_000);
     assert_eq!(available(), [0, 500]);
@@ -202,7 +207,8 @@ async fn limiter_that_obeys_the_server_applies_its_remaining_points_to_a_bucket(
     advance(seconds(1)).await;
     let _unreported = send(50);
     let headers = [("x-ratelimit-remaining-tokens", "300"), ("x-ratelimit-reset-tokens", "14s")];
-    let headers = headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+    let headers =
+        headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     first.complete(&ResponseInfo::new(StatusCode::OK, &headers.into_iter().collect()));
     // The server has not counted the second request.
     assert_available(&limiter, 250);
@@ -223,7 +229,8 @@ async fn changed_bucket_of_points_still_counts_spent_amounts() {
     };
     let bucket = points().without_margin();
     let window = Quota::per_minute(1_000).unwrap().with_unit(Unit::Points).unwrap().without_margin();
-    let larger = Quota::bucket(2_000, 50, seconds(1)).unwrap().with_unit(Unit::Points).unwrap().without_margin();
+    let larger =
+        Quota::bucket(2_000, 50, seconds(1)).unwrap().with_unit(Unit::Points).unwrap().without_margin();
     assert_eq!(changed(bucket, larger).await, 500);
     assert_eq!(changed(larger, bucket).await, 500);
     assert_eq!(changed(bucket, window).await, 400);
@@ -249,7 +256,10 @@ fn bucket_of_another_unit_round_trips_as_text() {
         "bucket 40 tokens/1s",
         "bucket 40 tokens",
     ] {
-        assert!(text.parse::<Quota>().unwrap_err().to_string().contains("bucket 1000 points, 50/1s"), "{text}");
+        assert!(
+            text.parse::<Quota>().unwrap_err().to_string().contains("bucket 1000 points, 50/1s"),
+            "{text}"
+        );
     }
 }
 
@@ -274,8 +284,8 @@ fn steps(largest: u32) -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// At each grant, no time of any length `t` until then contains settled amounts of more than `capacity + refill × t /
-    /// per`. An estimate counts as at most the capacity, and an actual amount as at most ten times the capacity.
+    /// At each grant, no time of any length `t` until then contains settled amounts of more than `capacity + refill × t
+    /// / per`. An estimate counts as at most the capacity, and an actual amount as at most ten times the capacity.
     #[test]
     fn settled_amounts_of_any_time_never_exceed_the_bucket(
         (capacity, refill) in (1u32..2_000, 1u32..100),
@@ -402,8 +412,11 @@ async fn callers_use_the_points_of_a_graphql_service_with_few_rejections() {
                 for number in 0.. {
                     let [size, error] = [7, 13].map(|prime| (31 * caller + prime * number) % 100);
                     let actual = 5 + size;
-                    let (estimate, requested) =
-                        if is_requested { (actual * 2, actual * 2) } else { (actual * (50 + error) / 100, 0) };
+                    let (estimate, requested) = if is_requested {
+                        (actual * 2, actual * 2)
+                    } else {
+                        (actual * (50 + error) / 100, 0)
+                    };
                     let mut request = Request::new((31 * caller + 17 * number, requested, actual));
                     request.extensions_mut().insert(of(estimate));
                     service.clone().oneshot(request).await.unwrap();

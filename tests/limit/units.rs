@@ -273,7 +273,10 @@ fn quota_in_another_unit_round_trips_as_text_and_rejects_unsupported_units() {
     assert_eq!(requests.with_unit(Unit::Requests), Ok(requests));
     assert_eq!("10 requests/60s".parse::<Quota>(), Ok(requests));
     let error = requests.with_unit(Unit::Concurrency).unwrap_err().to_string();
-    assert!(error.ends_with("expected a unit other than concurrency, which `max_in_flight` limits"), "{error}");
+    assert!(
+        error.ends_with("expected a unit other than concurrency, which `max_in_flight` limits"),
+        "{error}"
+    );
     for text in ["10 pages/60s", "10 concurrency/60s", "tokens/60s", "10 tokens 5/60s"] {
         assert!(text.parse::<Quota>().is_err(), "{text}");
     }

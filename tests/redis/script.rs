@@ -28,7 +28,8 @@ pub(super) struct Question<'a> {
     pub(super) cost: u64,
     /// The limit, the burst, the length and the interval of each quota.
     pub(super) quotas: &'a [[u64; 4]],
-    /// The limit, the length, the burst, the interval, the requested amount and the settled excess of each quota of a unit.
+    /// The limit, the length, the burst, the interval, the requested amount and the settled excess of each quota of a
+    /// unit.
     pub(super) units: &'a [[u64; 6]],
     /// A returned amount, and the time since which it counted.
     pub(super) returned: Option<(u64, u64)>,

@@ -68,7 +68,8 @@ fn query(
     more: u64,
     returned: Option<(u64, u64)>,
 ) -> (Option<u64>, Vec<(u64, u64)>) {
-    let (count, units) = (u64::from(amount > 0), UNITS.map(|(limit, length)| [limit, length, limit, 0, amount, more]));
+    let (count, units) =
+        (u64::from(amount > 0), UNITS.map(|(limit, length)| [limit, length, limit, 0, amount, more]));
     let (grants, units) =
         store.query(&Question { count, cost: 1, units: &units, returned, ..Question::default() });
     (grants.first().map(|(at, _)| *at), units)
@@ -253,7 +254,9 @@ fn script_never_grants_more_amounts_than_a_bucket_contains() {
                     let level = level(&requests);
                     prop_assert!(level <= CAPACITY * INTERVAL, "{level} us: {requests:?}");
                     // Each amount counts for at most one part of the log longer.
-                    prop_assert!(left * INTERVAL <= BURST * INTERVAL && level + left * INTERVAL <= CAPACITY * INTERVAL);
+                    prop_assert!(
+                        left * INTERVAL <= BURST * INTERVAL && level + left * INTERVAL <= CAPACITY * INTERVAL
+                    );
                     granted.set(granted.get() + 1);
                 }
                 Action::Settle(index, actual) => {

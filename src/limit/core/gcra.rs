@@ -25,9 +25,9 @@ impl Gcra {
         last.saturating_sub(self.whole).max(start)
     }
 
-    /// Returns when an amount of `own` is available behind `ahead`, from a bucket that a server also has. An amount above
-    /// the burst is available some time after the bucket has become full, because the server's bucket holds more. The
-    /// result is never too late.
+    /// Returns when an amount of `own` is available behind `ahead`, from a bucket that a server also has. An amount
+    /// above the burst is available some time after the bucket has become full, because the server's bucket holds more.
+    /// The result is never too late.
     pub(super) fn due_behind(&self, start: u64, ahead: u64, own: u64) -> u64 {
         let from = if ahead > 0 && own > 0 { self.arrival.max(start) } else { self.arrival };
         // Nothing was taken from a new bucket.
@@ -53,8 +53,8 @@ impl Gcra {
         self.take(at.max(refill_from), cost);
     }
 
-    /// Adds taken permits back. Permits that were refilled since then are added twice, unless the arrival time would then
-    /// be earlier than `earliest`.
+    /// Adds taken permits back. Permits that were refilled since then are added twice, unless the arrival time would
+    /// then be earlier than `earliest`.
     pub(super) fn give_back(&mut self, cost: u64, earliest: u64) {
         let returned = self.arrival.saturating_sub(self.interval.saturating_mul(cost));
         self.arrival = returned.max(earliest).min(self.arrival);

@@ -34,6 +34,16 @@ impl Units {
         let own = self.quotas.states.iter().filter(|it| it.quota.unit() == unit);
         own.map(|it| it.quota.sustained()).fold(f64::INFINITY, f64::min)
     }
+
+    /// Returns the amounts of a request, which was granted an estimate, as a store counts them: only those of the units
+    /// with a quota. The smallest bucket of a unit limits them, because the store has one amount for all quotas.
+    fn stored_amounts(&self, amounts: &Amounts, granted: &Amounts) -> Amounts {
+        let buckets = self.quotas.states.iter().filter(|it| it.quota.is_bucket());
+        buckets.fold(amounts.limited_by(&self.limits()), |stored, it| {
+            let most = u32::try_from(it.charge(amounts, granted)).unwrap_or(u32::MAX);
+            stored.with(it.quota.unit(), most.min(stored.get(it.quota.unit())))
+        })
+    }
 }
 
 impl Core {

@@ -76,11 +76,12 @@ impl QuotaState {
         amounts.get(self.unit()).min(self.quota.limit()).into()
     }
 
-    /// Returns what an amount takes from the bucket of a request that was granted an estimate. Only an estimate counts as
-    /// at most the capacity of a server's bucket, so that the bucket refills all actual amounts.
-    fn charge(&self, amounts: &Amounts, granted: &Amounts) -> u64 {
+    /// Returns what an amount takes from the bucket. Only an amount as large as the estimate of the request counts as
+    /// at most the capacity, so that a server's bucket refills all other actual amounts.
+    pub(super) fn charge(&self, amounts: &Amounts, granted: &Amounts) -> u64 {
         let amount = amounts.get(self.unit());
-        let most = if self.quota.is_bucket() && amount != granted.get(self.unit()) { MOST_CAPACITIES } else { 1 };
+        let most =
+            if self.quota.is_bucket() && amount != granted.get(self.unit()) { MOST_CAPACITIES } else { 1 };
         u64::from(amount).min(most * u64::from(self.quota.limit()))
     }
 
@@ -204,16 +205,6 @@ impl Units {
         })
     }
 
-    /// Returns the amounts of a request, which was granted an estimate, as a store counts them: only those of the units
-    /// with a quota. The smallest bucket of a unit limits them, because the store has one amount for all quotas.
-    pub(super) fn stored_amounts(&self, amounts: &Amounts, granted: &Amounts) -> Amounts {
-        let buckets = self.quotas.states.iter().filter(|it| it.quota.is_bucket());
-        buckets.fold(amounts.limited_by(&self.limits()), |stored, it| {
-            let most = u32::try_from(it.charge(amounts, granted)).unwrap_or(u32::MAX);
-            stored.with(it.unit(), most.min(stored.get(it.unit())))
-        })
-    }
-
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
     pub(crate) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
         if self.is_stored {
@@ -322,7 +313,9 @@ impl Units {
             quota.log = old.log.clone().map(|log| log.under(&quota.quota));
             let Some(pace) = &mut quota.pace else { continue };
             pace.replace(old.pace.as_ref().as_slice(), now);
-            if let Some(log) = quota.log.as_ref().filter(|_| quota.quota.is_bucket() && !old.quota.is_bucket()) {
+            if let Some(log) =
+                quota.log.as_ref().filter(|_| quota.quota.is_bucket() && !old.quota.is_bucket())
+            {
                 let arrival = log.arrival(pace.interval).min(now.saturating_add(pace.whole));
                 pace.arrival = pace.arrival.max(arrival);
             }

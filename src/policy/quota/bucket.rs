@@ -9,9 +9,9 @@ use crate::{
 };
 
 impl Quota {
-    /// Creates the quota of a server that has a bucket of `capacity` requests, or of another [unit](Self::with_unit), and
-    /// refills `refill` of them in each `per`. Shopify's "40, leaks 2 per second" is such a bucket, and so is "1,000
-    /// points, restores 50 per second" of its GraphQL API.
+    /// Creates the quota of a server that has a bucket of `capacity` requests, or of another [unit](Self::with_unit),
+    /// and refills `refill` of them in each `per`. Shopify's "40, leaks 2 per second" is such a bucket, and so is
+    /// "1,000 points, restores 50 per second" of its GraphQL API.
     ///
     /// ```
     /// use std::time::Duration;
@@ -34,19 +34,19 @@ impl Quota {
     /// - The [margin](#margin) lowers the burst, and not the rate. If the capacity is too small for that, the burst is 1,
     ///   and the rest of the margin extends the interval.
     /// - The default margin is a sixteenth of the time in which the bucket fills up, at most 1 s.
-    /// - The time between two refilled permits is rounded up to the nanosecond. This lowers the rate by less than 1 %, unless
-    ///   the bucket refills more than ten million per second.
+    /// - The time between two refilled permits is rounded up to the nanosecond. This lowers the rate by less than 1 %,
+    ///   unless the bucket refills more than ten million per second.
     ///
     /// # Tokens, points and other units
     ///
     /// The amounts of a unit are [settled](crate::limit::Settlement#guarantee) as in a window, with these differences:
     ///
-    /// - A request whose estimate is above the burst is sent after the bucket was full for some time, at most the margin.
-    ///   An estimate above the capacity counts as the capacity, and so does an actual amount equal to it.
-    /// - The bucket refills each other actual amount, even above the capacity. An amount counts as at most ten times the
-    ///   capacity, so that a wrong amount does not stop the limiter for long.
-    /// - A smaller actual amount returns the difference, except for the part without which the bucket would have been full
-    ///   since. The returned amount is up to 0.5 % of the capacity smaller than necessary.
+    /// - A request whose estimate is above the burst is sent after the bucket was full for some time, at most the
+    ///   margin. An estimate above the capacity counts as the capacity, and so does an actual amount equal to it.
+    /// - The bucket refills each other actual amount, even above the capacity. An amount counts as at most ten times
+    ///   the capacity, so that a wrong amount does not stop the limiter for long.
+    /// - After a smaller actual amount, the bucket contains what it would contain if the request had taken only that
+    ///   amount, or up to 0.5 % of the capacity less. What a full bucket could not have held is not returned.
     /// - Nothing is returned after four times the time in which the bucket fills up.
     ///
     /// # Errors

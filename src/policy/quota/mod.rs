@@ -288,8 +288,8 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Returns the number of requests, or of the unit, per second that the quota sustains: `limit / (window + margin)`. A
-    /// [bucket](Self::bucket) sustains one request per [`refill_interval`](Self::refill_interval).
+    /// Returns the number of requests, or of the unit, per second that the quota sustains: `limit / (window + margin)`.
+    /// A [bucket](Self::bucket) sustains one request per [`refill_interval`](Self::refill_interval).
     ///
     /// A [token bucket](crate::limit::LocalLimiter::token_bucket) sustains one request per
     /// [`refill_interval`](Self::refill_interval).

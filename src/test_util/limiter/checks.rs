@@ -10,7 +10,7 @@ use super::{
 use crate::limit::core::{Block, Core, Grant, Rule, Stage};
 use crate::{
     error::Refusal,
-    policy::{Priority, Quota, Taken, Unit, nanos},
+    policy::{Priority, Quota, nanos},
 };
 
 pub(super) struct Checks {
@@ -32,10 +32,8 @@ pub(super) struct Checks {
     gate: Option<(u64, u64, bool)>,
     /// Whether reports of the server apply.
     obeys_reports: bool,
-    /// The limit and the window of the quota of tokens.
-    tokens: Option<(u32, u64)>,
-    /// The quota of tokens, if it is a bucket.
-    bucket: Option<Window>,
+    /// The quota of tokens.
+    tokens: Option<Window>,
     /// Whether a request has taken tokens in the current event.
     has_new_tokens: bool,
     /// The actual tokens of the arrivals, if no request takes more than its estimate.
@@ -83,8 +81,7 @@ impl Checks {
             gate: None,
             obeys_reports: !is_learned
                 && (script.settings.obeys_remaining || script.requests().next().is_none()),
-            tokens: script.tokens().map(|quota| (quota.limit(), nanos(quota.window()))),
-            bucket: script.tokens().filter(|quota| quota.is_bucket()).map(Window::new),
+            tokens: script.tokens().map(Window::new),
             has_new_tokens: false,
             arrived_tokens: script.tokens().filter(|_| has_upper_bounds).map(Window::new),
             permits: 0,
@@ -130,8 +127,9 @@ impl Checks {
 
     pub(super) fn change(&mut self, quotas: &[Quota]) {
         let (own, tokens): (Vec<&Quota>, Vec<_>) = quotas.iter().partition(|quota| quota.counts_requests());
-        if let (Some((limit, _)), Some(new)) = (&mut self.tokens, tokens.first()) {
-            (*limit, self.arrived_tokens) = (new.limit(), None);
+        if let (Some(window), Some(new)) = (&mut self.tokens, tokens.first()) {
+            window.change(new.limit().into(), true);
+            self.arrived_tokens = None;
         }
         for (index, quota) in own.iter().enumerate() {
             let limit = u64::from(quota.limit());
@@ -244,9 +242,7 @@ impl Checks {
     ) -> Result<(), Violation> {
         let in_block = block.map_or(0, |(_, takers)| takers.len() as u64);
         let (mut waiters, mut in_flight, mut queued, mut requests) = (0, 0, 0, 0);
-        let mut tokens = 0;
-        let mut bucket = self.bucket.clone().filter(|_| self.has_new_tokens);
-        for caller in callers {
+        for caller in &mut *callers {
             let cost = u64::from(caller.call.cost.get());
             match caller.state {
                 State::Waiting(ticket) | State::Woken(ticket) => {
@@ -274,22 +270,11 @@ impl Checks {
                 State::Reading => requests += 1,
                 State::Ended => {}
             }
-            if let Some(bucket) = &mut bucket {
-                let Taken { granted, charged, .. } = caller.tokens.taken;
-                let tokens = u64::from(charged.get(Unit::Tokens));
-                let counted = if charged == granted { tokens.min(bucket.limit()) } else { tokens };
-                bucket.add(caller.tokens.taken_at, counted);
-            } else if let Some((limit, window)) = self.tokens {
-                let is_recent = now - caller.tokens.taken_at <= window;
-                tokens += u64::from(if is_recent { caller.tokens.charged().min(limit) } else { 0 });
-            }
         }
-        if let Some((limit, _)) = self.tokens.filter(|_| std::mem::take(&mut self.has_new_tokens)) {
-            violation_if!(tokens > limit.into(), "{tokens} of {limit} tokens in a window at {now}");
-        }
-        // The amounts are those that are known now, so only the present level is limited.
-        if let Some((bucket, level)) = bucket.and_then(|bucket| Some((bucket.limit(), bucket.last_level()?))) {
-            violation_if!(level > bucket, "{level} of {bucket} tokens in a bucket at {now}");
+        let is_new = std::mem::take(&mut self.has_new_tokens);
+        if let Some(window) = self.tokens.as_ref().filter(|_| is_new) {
+            let (tokens, limit) = (window.tokens_of(callers, now), window.limit());
+            violation_if!(tokens > limit, "{tokens} of {limit} tokens at {now}");
         }
         let snapshot = core.snapshot(now);
         violation_if!(

@@ -1,6 +1,7 @@
 //! Counts permits in every window of a quota.
 
-use crate::policy::{Quota, nanos};
+use super::state::Caller;
+use crate::policy::{Quota, Taken, Unit, nanos};
 
 /// The times of permits under one quota.
 #[derive(Debug, Clone)]
@@ -33,7 +34,7 @@ impl Window {
         let place = self.times.partition_point(|(time, _)| *time <= at);
         self.times.insert(place, (at, cost));
         if let Some((refill, per)) = self.refill {
-            return self.levels(refill, per).max().unwrap_or(0);
+            return levels(&self.times, refill, per).max().unwrap_or(0);
         }
         let from = self.times.partition_point(|(time, _)| time.saturating_add(self.length) < at);
         let mut fullest = 0;
@@ -45,25 +46,35 @@ impl Window {
         fullest
     }
 
-    /// Returns the level of a bucket after each of the permits.
-    fn levels(&self, refill: u64, per: u64) -> impl Iterator<Item = u64> {
-        // One permit is `per` units, so that the arithmetic is exact.
-        let (mut level, mut before) = (0_u128, 0);
-        self.times.iter().map(move |(at, cost)| {
-            level = level.saturating_sub(u128::from(at - before) * u128::from(refill));
-            level += u128::from(*cost) * u128::from(per);
-            before = *at;
-            u64::try_from(level.div_ceil(per.into())).unwrap_or(u64::MAX)
-        })
-    }
-
-    /// Returns the level of the bucket after the last permit. Returns `None` for a quota with a window.
-    pub(super) fn last_level(&self) -> Option<u64> {
-        let (refill, per) = self.refill?;
-        self.levels(refill, per).last()
+    /// Returns the tokens that these callers take in the window that ends at `now`, or the level of the bucket. An
+    /// amount above the limit counts as the limit, except for actual tokens from a bucket.
+    pub(super) fn tokens_of(&self, callers: &[Caller], now: u64) -> u64 {
+        let amount = |caller: &Caller| {
+            let Taken { granted, charged, .. } = caller.tokens.taken;
+            let most = if self.refill.is_some() && charged != granted { u64::MAX } else { self.limit };
+            (caller.tokens.taken_at, u64::from(charged.get(Unit::Tokens)).min(most))
+        };
+        let mut times: Vec<_> = callers.iter().map(amount).collect();
+        times.sort_unstable();
+        match self.refill {
+            Some((refill, per)) => levels(&times, refill, per).last().unwrap_or(0),
+            None => times.iter().filter(|(at, _)| now - at <= self.length).map(|(_, tokens)| tokens).sum(),
+        }
     }
 
     pub(super) fn limit(&self) -> u64 {
         self.limit
     }
+}
+
+/// Returns the level of a bucket after each of the permits.
+fn levels(times: &[(u64, u64)], refill: u64, per: u64) -> impl Iterator<Item = u64> {
+    // One permit is `per` units, so that the arithmetic is exact.
+    let (mut level, mut before) = (0_u128, 0);
+    times.iter().map(move |(at, cost)| {
+        level = level.saturating_sub(u128::from(at - before) * u128::from(refill));
+        level += u128::from(*cost) * u128::from(per);
+        before = *at;
+        u64::try_from(level.div_ceil(per.into())).unwrap_or(u64::MAX)
+    })
 }

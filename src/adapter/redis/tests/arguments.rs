@@ -54,7 +54,8 @@ fn redis_bucket_leaves_room_for_margin_and_hold_like_a_local_bucket_with_both() 
 
 #[test]
 fn redis_bucket_of_another_unit_has_its_burst_interval_and_four_times_its_length() {
-    let points = Quota::bucket(1_000, 50, Duration::from_secs(1)).unwrap().with_unit(limit::Unit::Points).unwrap();
+    let points =
+        Quota::bucket(1_000, 50, Duration::from_secs(1)).unwrap().with_unit(limit::Unit::Points).unwrap();
     type Make = fn(&str, &str, [Quota; 2]) -> Result<RedisLimiter, crate::config::InvalidConfig>;
     let kinds: [Make; 2] = [RedisLimiter::token_bucket, RedisLimiter::sliding_window];
     for make in kinds {

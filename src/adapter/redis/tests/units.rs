@@ -183,6 +183,7 @@ async fn estimate_above_the_capacity_of_a_bucket_takes_the_capacity_of_each_quot
         permit.settlement().unwrap().settle(tokens(actual));
         time::sleep(millis(100)).await;
     }
-    let expected = [(100, 0, vec![]), (0, 0, vec![60]), (0, 660, vec![]), (0, 0, vec![600]), (0, 900, vec![])];
+    let expected =
+        [(100, 0, vec![]), (0, 0, vec![60]), (0, 660, vec![]), (0, 0, vec![600]), (0, 900, vec![])];
     assert_eq!(amounts(&queries), expected);
 }
