@@ -164,27 +164,30 @@ struct Attempt {
 impl Attempt {
     /// Returns when the attempt timeout expires. The time for the response counts from when the request was handed to a
     /// connection, and each frame of the request's body restarts it. Only the deadline limits the wait for a connection
-    /// that other requests use.
-    fn own_end(&self) -> Option<Instant> {
+    /// that other requests use. During that wait, the timeout would expire if the request were sent now.
+    fn own_end(&self) -> Instant {
         let limit = self.layer.limit;
-        let Some(call) = &self.call else { return Some(clock::after(self.start, limit)) };
+        let Some(call) = &self.call else { return clock::after(self.start, limit) };
         let start = match call.phase() {
-            Phase::Waiting => return None,
+            Phase::Waiting => clock::now(),
             Phase::Sent(since_start) => clock::after(call.started(), since_start),
             Phase::Unknown | Phase::Connecting => self.start,
         };
-        Some(clock::after(call.body_progress().max(start), limit))
+        clock::after(call.body_progress().max(start), limit)
     }
 
     /// Waits until the attempt expires. Returns its error.
+    ///
+    /// The timer is also set while the request waits for its connection, because another task may send the request
+    /// without waking this one.
     fn poll_expiry(&self, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Poll<Error> {
-        let own = self.own_end().filter(|own| self.deadline.is_none_or(|deadline| *own < deadline));
-        let Some(ends) = own.or(self.deadline) else { return Poll::Pending };
+        let own = self.own_end();
+        let deadline = self.deadline.filter(|deadline| *deadline <= own);
         if let Some(call) = self.call.as_ref().filter(|_| self.layer.is_in_stack) {
             call.set_timed();
         }
-        poll_timer(timer, ends, cx)
-            .map(|()| if own.is_some() { self.timed_out() } else { self.deadline_exceeded(ends) })
+        poll_timer(timer, deadline.unwrap_or(own), cx)
+            .map(|()| deadline.map_or_else(|| self.timed_out(), |deadline| self.deadline_exceeded(deadline)))
     }
 
     fn timed_out(&self) -> Error {

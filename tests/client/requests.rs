@@ -1,7 +1,7 @@
 //! Tests the request builder: what each setter sends, and that a request with an invalid value is not sent.
 
 use proptest::prelude::*;
-use tower_outbound::limit::Priority;
+use tower_outbound::{Body, body::ReplayBody, limit::Priority, stack::TransportService};
 
 use super::*;
 
@@ -118,6 +118,46 @@ async fn attempt_timeout_of_a_request_applies_to_its_attempts_and_not_to_other_r
         let attempts = error.report().unwrap().attempts();
         let took = attempts.iter().map(|attempt| (attempt.ended.unwrap() - attempt.started).as_secs());
         assert_eq!(took.collect::<Vec<_>>(), expected, "{own:?}");
+    }
+}
+
+/// The spawned task does not wake the task of the call when the request gets its connection.
+#[tokio::test(start_paused = true)]
+async fn attempt_timeout_applies_although_a_spawned_task_sends_the_request() {
+    let second = Duration::from_secs(1);
+    for spawns in [false, true] {
+        let connector = service_fn(move |_: http::Uri| async move {
+            let (client, server) = tokio::io::duplex(1 << 10);
+            let respond = hyper::service::service_fn(move |request: Request<_>| async move {
+                tokio::time::sleep(if request.uri() == "/slow" { second * 5 / 2 } else { second * 60 }).await;
+                Ok::<_, Infallible>(reply(200, "slow"))
+            });
+            let server = hyper_util::rt::TokioIo::new(server);
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(server, respond));
+            Ok::<_, BoxError>(client)
+        });
+        let layer = layer_fn(move |inner: TransportService| {
+            service_fn(move |request: Request<ReplayBody<Body>>| {
+                let call = inner.clone().oneshot(request);
+                async move { if spawns { tokio::spawn(call).await? } else { call.await } }
+            })
+        });
+        let transport = TransportConfig::new().with_max_connections(1);
+        let client = preset("http://api.example.com")
+            .with_plaintext()
+            .with_total_timeout(second * 8)
+            .with_attempt_timeout(second)
+            .with_max_attempts(1)
+            .with_transport_layer(layer)
+            .client_with_service(transport.build_with_connector(connector).unwrap())
+            .unwrap();
+        let first = tokio::spawn(client.get("/slow").attempt_timeout(second * 5).fetch_text());
+        settle().await;
+        let start = Instant::now();
+        let error = client.get("/").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AttemptTimeout, "{error:?}");
+        assert_eq!(start.elapsed(), second * 7 / 2, "spawns: {spawns}");
+        assert_eq!(first.await.unwrap().unwrap(), "slow");
     }
 }
 
