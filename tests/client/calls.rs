@@ -116,6 +116,28 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
 }
 
 /// The failed response arrives in parts. A response that arrives at once would not need to be drained.
+/// Such a response has no body, so nobody has to read it.
+#[cfg(feature = "decompression")]
+#[tokio::test(start_paused = true)]
+async fn dropped_response_without_a_body_is_not_cancelled_although_the_client_decompresses() {
+    for method in [Method::HEAD, Method::POST] {
+        let response = ScriptedResponse::status(202);
+        let response = match method {
+            Method::HEAD => response.with_header("content-length", "5"),
+            _ => response,
+        };
+        let limiter = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
+        let limiter = limiter.with_hold_after_cancel(Duration::from_secs(5));
+        let client = preset("https://api.example.com").with_limiter(limiter).with_decompression();
+        let client = client.client_with_service(ScriptedService::new([response])).unwrap();
+        let start = Instant::now();
+        for _ in 0..3 {
+            drop(client.request(method.clone(), "/").await.unwrap());
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO, "{method}");
+    }
+}
+
 #[tokio::test]
 async fn client_drains_a_failed_response_and_reuses_its_connection() {
     let pause = Duration::from_millis(100);

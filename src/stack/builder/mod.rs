@@ -65,7 +65,7 @@ use crate::{
 ///
 /// | methods | feature |
 /// |---|---|
-/// | `client`, `client_with_service`, `client_with_transport`, `with_transport_layer` | `client` (default) |
+/// | `client`, `client_with_service`, `client_with_transport`, `with_outer_layer`, `with_transport_layer` | `client` (default) |
 /// | `with_decompression` | `decompression` |
 /// | `from_config` | `serde` |
 /// | `reqwest` | `reqwest` |

@@ -1,5 +1,9 @@
 use bytes::Bytes;
 use http::{Request, Response};
+#[cfg(feature = "decompression")]
+use http_body::Body as _;
+#[cfg(feature = "decompression")]
+use tower_http::decompression::{DecompressionBody, DecompressionLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -85,8 +89,9 @@ impl StackBuilder {
     /// - A call that the layer ends itself has no report, no request id and no log event.
     /// - A request that the layer changes must stay below the base URL. Otherwise the call returns an error with
     ///   [`is_invalid_request`](Error::is_invalid_request).
-    /// - A client that retries a call after its [response body broke](crate::retry#broken-response-bodies) passes the
-    ///   request through the layer again.
+    /// - The layer does not see a retry after a [broken response body](crate::retry#broken-response-bodies), which resends
+    ///   the request as the layer changed it. There is no such retry if the layer [wraps the body or sends several
+    ///   requests](crate::client::Response#retries).
     /// - Each outer layer costs a call a few allocations. A client without one has no such cost.
     #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
     pub fn with_outer_layer<L, R>(mut self, layer: L) -> Self
@@ -110,6 +115,14 @@ impl StackBuilder {
     /// The layer is a [transport layer](Self::with_transport_layer), tower-http's `DecompressionLayer`.
     #[cfg_attr(docsrs, doc(cfg(feature = "decompression")))]
     pub fn with_decompression(self) -> Self {
-        self.with_transport_layer(tower_http::decompression::DecompressionLayer::new())
+        // The body of the layer does not report that it is empty, so it would count as in flight until the caller reads
+        // it.
+        let emptied = |response: Response<DecompressionBody<Body>>| {
+            let is_empty = response.body().get_ref().is_end_stream();
+            response.map(|body| if is_empty { Body::empty() } else { Body::new(body) })
+        };
+        self.with_transport_layer(
+            tower::ServiceBuilder::new().map_response(emptied).layer(DecompressionLayer::new()),
+        )
     }
 }
