@@ -47,8 +47,9 @@ enum Kind {
     Full(Bytes),
     #[cfg(feature = "hyper")]
     Incoming(IdleBody<ConnectionBody>),
-    /// The second field creates the body again, if [`Body::from_fn`] has created it.
-    Boxed(UnsyncBoxBody<Bytes, BoxError>, Option<MakeBody>),
+    /// The second field creates the body again, if [`Body::from_fn`] has created it. The third field is that of
+    /// [`Body::is_original`].
+    Boxed(UnsyncBoxBody<Bytes, BoxError>, Option<MakeBody>, bool),
 }
 
 pub(super) type MakeBody = Box<dyn Fn() -> Body + Send + Sync>;
@@ -90,13 +91,13 @@ impl Body {
 
     /// Creates a boxed body, and stores the function that creates it again.
     pub(super) fn boxed(body: UnsyncBoxBody<Bytes, BoxError>, make: Option<MakeBody>) -> Self {
-        Self { kind: Kind::Boxed(body, make) }
+        Self { kind: Kind::Boxed(body, make, false) }
     }
 
     /// Takes the function that creates this body again.
     pub(super) fn take_make(&mut self) -> Option<MakeBody> {
         match &mut self.kind {
-            Kind::Boxed(_, make) => make.take(),
+            Kind::Boxed(_, make, _) => make.take(),
             _ => None,
         }
     }
@@ -130,6 +131,21 @@ impl Body {
             Kind::Full(data) => Some(data.clone()),
             _ => None,
         }
+    }
+
+    /// Returns the body of a response, which is now original.
+    #[cfg(feature = "client")]
+    pub(crate) fn into_original(mut self) -> Self {
+        if let Kind::Boxed(.., is_original) = &mut self.kind {
+            *is_original = true;
+        }
+        self
+    }
+
+    /// Returns whether the body is that of a stack or of a connection, so that no layer above it has wrapped the body.
+    #[cfg(feature = "client")]
+    pub(crate) fn is_original(&self) -> bool {
+        matches!(self.kind, Kind::Incoming(_) | Kind::Boxed(.., true))
     }
 
     /// Returns the rest of the body if it has arrived and has at most `limit` bytes.
@@ -174,7 +190,7 @@ impl http_body::Body for Body {
             Kind::Full(data) => return Poll::Ready(Some(Ok(Frame::data(mem::take(data))))),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
-            Kind::Boxed(body, _) => Pin::new(body).poll_frame(cx),
+            Kind::Boxed(body, ..) => Pin::new(body).poll_frame(cx),
         };
         // Drops the inner body, because some bodies must not be polled after their end.
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
@@ -188,7 +204,7 @@ impl http_body::Body for Body {
             Kind::Full(data) => data.is_empty(),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.is_end_stream(),
-            Kind::Boxed(body, _) => body.is_end_stream(),
+            Kind::Boxed(body, ..) => body.is_end_stream(),
         }
     }
 
@@ -197,7 +213,7 @@ impl http_body::Body for Body {
             Kind::Full(data) => SizeHint::with_exact(data.len() as u64),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.size_hint(),
-            Kind::Boxed(body, _) => body.size_hint(),
+            Kind::Boxed(body, ..) => body.size_hint(),
         }
     }
 }

@@ -86,6 +86,11 @@ impl Report {
         }
     }
 
+    #[cfg(feature = "client")]
+    pub(crate) fn started(&self) -> Instant {
+        self.shared.started
+    }
+
     /// Returns the deadline of the call, and the time between the start of the call and its deadline.
     #[cfg(feature = "client")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {

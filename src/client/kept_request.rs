@@ -1,8 +1,9 @@
 //! The request that a client keeps for a retry.
 
 use bytes::Bytes;
-use http::{Request, header::CONTENT_LENGTH, response};
+use http::{Request, Response, header::CONTENT_LENGTH, response};
 
+use super::settings::Settings;
 use crate::{
     body::{Body, BrokenBody, BrokenResponse},
     call::{CallContext, RecordedHead, Report},
@@ -22,9 +23,14 @@ impl KeptRequest {
         Self { head: RecordedHead::of(request), body: request.body().in_memory() }
     }
 
-    /// Returns the request for another run of the stack. The retry layer either sends it, as the next attempt of the
-    /// same call, or returns the error of the body.
-    pub(super) fn retry(&self, response: response::Parts, error: BoxError) -> Result<Request<Body>, Error> {
+    /// Runs the stack again. The retry layer either sends the request, as the next attempt of the same call, or returns
+    /// the error of the body.
+    pub(super) async fn retry(
+        &self,
+        settings: &Settings,
+        response: response::Parts,
+        error: BoxError,
+    ) -> Result<Response<Body>, Error> {
         let error = Error::of_body(error);
         let report = Report::from_extensions(&response.extensions);
         // If an outer layer sent several requests, or one without its extensions, the stack would take the next one for
@@ -40,6 +46,6 @@ impl KeptRequest {
         let extensions = request.extensions_mut();
         extensions.insert(BrokenBody::new(broken, error));
         id.map(|id| extensions.insert(RequestId(id)));
-        Ok(request)
+        (settings.stack)(request).await
     }
 }

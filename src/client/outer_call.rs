@@ -3,65 +3,77 @@
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use tower::ServiceExt;
 
-use super::settings::{Current, Settings};
+use super::{
+    kept_request::KeptRequest,
+    response::until_deadline,
+    settings::{Current, Settings},
+};
 use crate::{
     body::Body,
-    call::{CallContext, Report, RequestTimeout, StopReason},
-    clock,
-    error::{Error, ErrorKind},
+    call::{CallContext, Report, RequestTimeout},
+    error::Error,
     stack::{BaseUrl, OuterService},
 };
 
 /// Marks the requests that the outer layers send for one call of a client, such as the hops of a redirect.
-#[derive(Clone)]
 pub(super) struct OuterCall {
     settings: Arc<Settings>,
+    /// Of the time above the stack. Its deadline is the timeout of the request.
+    report: Report,
     /// The number of these requests that run, were dropped, or may have been processed by the server.
-    processed: Arc<AtomicUsize>,
+    processed: AtomicUsize,
+    /// The last of these requests, and its call in the stack.
+    kept: Mutex<Option<(KeptRequest, CallContext)>>,
 }
 
 impl OuterCall {
-    pub(super) fn new(settings: &Arc<Settings>) -> Self {
-        Self { settings: Arc::clone(settings), processed: Arc::default() }
+    pub(super) fn new(settings: &Arc<Settings>, timeout: Option<&RequestTimeout>) -> Arc<Self> {
+        let call = CallContext::of(&mut Extensions::new());
+        timeout.into_iter().for_each(|(ends, setting)| call.narrow_deadline(*ends, *setting));
+        let settings = Arc::clone(settings);
+        Arc::new(Self {
+            settings,
+            report: call.report(),
+            processed: AtomicUsize::default(),
+            kept: Mutex::default(),
+        })
     }
 
     /// Passes a request through the outer layers, until the timeout of the request.
     pub(super) async fn run(
-        self,
+        self: Arc<Self>,
         outer: OuterService,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, Error> {
-        let own = request.extensions().get::<RequestTimeout>().map(|(ends, _)| *ends);
-        // A call that continues because the body of its response broke already has a deadline.
-        let continued = request.extensions().get::<CallContext>().cloned();
-        let of_call = continued.as_ref().and_then(CallContext::deadline);
-        let began = continued.as_ref().map_or_else(clock::now, CallContext::started);
-        let ends = own.into_iter().chain(of_call).min();
-        let processed = Arc::clone(&self.processed);
-        request.extensions_mut().insert(self);
-        let call = outer.oneshot(request);
-        let mut result = match ends {
-            None => call.await,
-            Some(ends) => tokio::time::timeout_at(ends, call).await.unwrap_or_else(|_| {
-                continued.iter().for_each(|call| call.end(StopReason::Deadline));
-                let limit = ends.saturating_duration_since(began);
-                Err(Error::new(ErrorKind::Deadline, Some(limit), None).not_sent())
-            }),
-        };
+        request.extensions_mut().insert(Arc::clone(&self));
+        let mut result = until_deadline(Some(&self.report), outer.oneshot(request), Error::not_sent).await;
         if let Err(error) = &mut result {
-            if processed.load(Ordering::Acquire) > 0 {
+            if self.processed.load(Ordering::Acquire) > 0 {
                 error.set_after_processing();
             }
         }
         result
+    }
+
+    /// Returns the request of a response, unless a layer has wrapped or replaced the body of the response.
+    pub(super) fn take_kept(&self, response: &Response<Body>) -> Option<KeptRequest> {
+        let (kept, call) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let is_own = Report::from_response(response).is_some_and(|report| call.is_reported_by(report));
+        (is_own && response.body().is_original()).then_some(kept)
+    }
+
+    /// Returns `given`, the report of a response. If a layer has made the response, or stored it during an earlier call,
+    /// returns the report of this call.
+    pub(super) fn own_report<'a>(&'a self, given: Option<&'a Report>) -> &'a Report {
+        given.filter(|given| given.started() >= self.report.started()).unwrap_or(&self.report)
     }
 }
 
@@ -72,18 +84,22 @@ pub(super) fn send(
     mut request: Request<Body>,
 ) -> impl Future<Output = Result<Response<Body>, Error>> + Send + use<> {
     // A layer may send a request without the marker after another request.
-    let marker = request.extensions_mut().remove::<OuterCall>();
+    let marker = request.extensions_mut().remove::<Arc<OuterCall>>();
     let settings = marker.as_ref().map_or_else(|| current.get(), |marker| Arc::clone(&marker.settings));
-    let marker = marker.map(|marker| marker.processed);
     async move {
-        let earlier = marker.as_ref().is_none_or(|processed| processed.fetch_add(1, Ordering::AcqRel) > 0);
+        let call = CallContext::of(request.extensions_mut());
+        let earlier = marker.as_ref().is_none_or(|it| it.processed.fetch_add(1, Ordering::AcqRel) > 0);
         if earlier {
-            CallContext::of(request.extensions_mut()).set_after_processing();
+            call.set_after_processing();
         }
         // The layers may have changed the URI.
         let mut result = match base_url.resolve(std::mem::take(request.uri_mut())) {
             Ok(uri) => {
                 *request.uri_mut() = uri;
+                if let Some(marker) = &marker {
+                    let kept = Some((KeptRequest::of(&request), call));
+                    *marker.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+                }
                 (settings.stack)(request).await
             }
             Err(error) => Err(error),
@@ -93,7 +109,7 @@ pub(super) fn send(
             Err(error) => error.may_have_been_processed(),
         };
         if let Some(marker) = marker.filter(|_| !processed) {
-            marker.fetch_sub(1, Ordering::AcqRel);
+            marker.processed.fetch_sub(1, Ordering::AcqRel);
         }
         if let (Err(error), true) = (&mut result, earlier) {
             error.set_after_processing();

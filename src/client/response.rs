@@ -13,6 +13,7 @@ use http_body_util::BodyExt;
 use super::{
     error::{Kind, ResponseError},
     kept_request::KeptRequest,
+    outer_call::OuterCall,
     service::Client,
     settings::{BoxFuture, Settings},
 };
@@ -62,9 +63,15 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 ///
 /// `text`, `bytes` and `json` retry an idempotent request if the body of its 2xx response breaks or stalls: see [broken
 /// response bodies](crate::retry#broken-response-bodies). They return the body of the later response, whose headers may
-/// differ from [`headers`](Self::headers). The response keeps the body of the request in memory for these retries. They
-/// do not retry if an [outer layer](crate::stack::StackBuilder::with_outer_layer) has sent several requests, as after a
-/// redirect, or has removed the extensions of the request.
+/// differ from [`headers`](Self::headers). The response keeps the body of the request in memory for these retries.
+///
+/// [Outer layers](crate::stack::StackBuilder::with_outer_layer) see neither these retries nor the later response. The
+/// methods do not retry if an outer layer
+///
+/// - has sent several requests, as after a redirect;
+/// - has removed the extensions of the request or of the response;
+/// - has wrapped or replaced the body of the response, as a cache or tower-http's `Trace` does;
+/// - has returned a stored response. The deadline of the call that it was stored from does not limit its body.
 ///
 /// # Cancellation
 ///
@@ -116,7 +123,7 @@ impl Response {
         if self.status().is_success() {
             return Ok(self);
         }
-        Err(status_error(self.into_http()).await)
+        Err(self.sent.status_error(self.inner).await)
     }
 
     /// Reads the body as text. Bytes that are not UTF-8 are replaced by `�`. A byte order mark (BOM) at the start is
@@ -143,7 +150,8 @@ impl Response {
         let Self { mut inner, sent } = self;
         loop {
             let (head, body) = inner.into_parts();
-            match read(body, head.extensions.get()).await {
+            let read = body.bytes_up_to(Self::MAX_BODY);
+            match until_deadline(sent.report(head.extensions.get()), read, BoxError::from).await {
                 Ok(bytes) => return Ok(bytes),
                 // Boxed, because few bodies break, and every future of this function would contain the inner future.
                 Err(error) => inner = Box::pin(sent.retry(head, error)).await?,
@@ -170,33 +178,18 @@ impl fmt::Debug for Response {
     }
 }
 
-/// Returns the error for a status other than 2xx.
-fn status_error(response: http::Response<Body>) -> impl Future<Output = ResponseError> {
-    let (status, report) = (response.status(), Report::from_response(&response).cloned());
-    let body = response.into_body();
-    async move {
-        let ends = clock::after(clock::now(), EXCERPT_TIME);
-        let ends = deadline(report.as_ref()).map_or(ends, |(deadline, _)| deadline.min(ends));
-        let excerpt = excerpt(&beginning(body, ends).await, report.as_ref());
-        ResponseError { kind: Kind::Status, status: Some(status), report, excerpt }
-    }
-}
-
-/// Reads a body until the deadline of its call.
-async fn read(body: Body, report: Option<&Report>) -> Result<Bytes, BoxError> {
-    let read = body.bytes_up_to(Response::MAX_BODY);
-    match deadline(report) {
-        None => read.await,
-        Some((ends, limit)) => tokio::time::timeout_at(ends, read).await.unwrap_or_else(|_| {
-            let mut error = Error::new(ErrorKind::Deadline, Some(limit), None);
-            report.into_iter().for_each(|report| error.set_report(report.clone()));
-            Err(error.into())
-        }),
-    }
-}
-
-fn deadline(report: Option<&Report>) -> Option<(Instant, Duration)> {
-    report.and_then(Report::deadline)
+/// Waits for `result` until the deadline of its call. `convert` converts the error of the deadline.
+pub(super) async fn until_deadline<T, E>(
+    report: Option<&Report>,
+    result: impl Future<Output = Result<T, E>>,
+    convert: fn(Error) -> E,
+) -> Result<T, E> {
+    let Some((ends, limit)) = report.and_then(Report::deadline) else { return result.await };
+    tokio::time::timeout_at(ends, result).await.unwrap_or_else(|_| {
+        let mut error = Error::new(ErrorKind::Deadline, Some(limit), None);
+        report.into_iter().for_each(|report| error.set_report(report.clone()));
+        Err(convert(error))
+    })
 }
 
 /// Returns the body without a UTF-8 byte order mark at its start.
@@ -243,60 +236,67 @@ pub struct ResponseFuture {
     running: Option<(BoxFuture, Sent)>,
 }
 
-/// The client, the settings and the request of a call.
+/// The settings and the request of a call.
 struct Sent {
-    client: Client,
     settings: Arc<Settings>,
-    /// `None` for an invalid request.
+    /// `None` if the request cannot be retried after the body of its response broke.
     request: Option<KeptRequest>,
+    outer: Option<Arc<OuterCall>>,
 }
 
 impl Sent {
+    /// Returns the report whose deadline limits the body of a response. `given` is the report of the response.
+    fn report<'a>(&'a self, given: Option<&'a Report>) -> Option<&'a Report> {
+        self.outer.as_ref().map_or(given, |outer| Some(outer.own_report(given)))
+    }
+
+    /// Returns the error for a status other than 2xx.
+    async fn status_error(&self, response: http::Response<Body>) -> ResponseError {
+        let (head, body) = response.into_parts();
+        let report = Report::from_extensions(&head.extensions);
+        let ends = clock::after(clock::now(), EXCERPT_TIME);
+        let deadline = self.report(report).and_then(Report::deadline);
+        let ends = deadline.map_or(ends, |(deadline, _)| deadline.min(ends));
+        let excerpt = excerpt(&beginning(body, ends).await, report);
+        ResponseError { kind: Kind::Status, status: Some(head.status), report: report.cloned(), excerpt }
+    }
+
     /// Runs the stack again after the body of a response broke. Returns the response of the next attempt.
-    fn retry(
+    async fn retry(
         &self,
         response: response::Parts,
         error: BoxError,
-    ) -> impl Future<Output = Result<http::Response<Body>, ResponseError>> + Send + use<> {
-        let (client, settings, status) = (self.client.clone(), Arc::clone(&self.settings), response.status);
-        let report = Report::from_extensions(&response.extensions).cloned();
-        let request = match &self.request {
+    ) -> Result<http::Response<Body>, ResponseError> {
+        let (status, report) = (response.status, Report::from_extensions(&response.extensions).cloned());
+        let result = match &self.request {
             // The body of an error response is not retried.
             Some(request) if status.is_success() && !error.is::<BodyTooLarge>() => {
-                request.retry(response, error)
+                request.retry(&self.settings, response, error).await
             }
             _ => Err(Error::of_body(error)),
         };
-        async move {
-            let error = match client.run(&settings, request).await {
-                Ok(response) if response.status().is_success() => return Ok(response),
-                // The caller has seen a 2xx, and expects its body.
-                Ok(response) => return Err(status_error(response).await),
-                Err(mut error) => {
-                    // The server has responded, even if an outer layer then rejected the request.
-                    error.set_after_processing();
-                    if error.report().is_none() {
-                        report.iter().for_each(|report| error.set_report(report.clone()));
-                    }
-                    error.into_body_error()
-                }
-            };
-            Err(error.map_or_else(ResponseError::from, |error| ResponseError {
-                kind: Kind::Body(error),
-                status: Some(status),
-                report,
-                excerpt: String::new(),
-            }))
+        match result {
+            Ok(response) if response.status().is_success() => Ok(response),
+            // The caller has seen a 2xx, and expects its body.
+            Ok(response) => Err(self.status_error(response).await),
+            Err(error) => {
+                Err(error.into_body_error().map_or_else(ResponseError::from, |error| ResponseError {
+                    kind: Kind::Body(error),
+                    status: Some(status),
+                    report,
+                    excerpt: String::new(),
+                }))
+            }
         }
     }
 }
 
 impl ResponseFuture {
     pub(super) fn new(client: Client, request: Result<Request<Body>, Error>) -> Self {
-        let kept = request.as_ref().ok().map(KeptRequest::of);
         let settings = client.inner.current.get();
-        let call = client.run(&settings, request);
-        Self { running: Some((call, Sent { client, settings, request: kept })) }
+        let kept = request.as_ref().ok().filter(|_| client.inner.outer.is_none()).map(KeptRequest::of);
+        let (call, outer) = client.run(&settings, request);
+        Self { running: Some((call, Sent { settings, request: kept, outer })) }
     }
 }
 
@@ -306,7 +306,10 @@ impl Future for ResponseFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((call, _)) = &mut self.running else { polled_after_completion() };
         let result = ready!(call.as_mut().poll(cx));
-        let (_, sent) = take_once(&mut self.running);
+        let (_, mut sent) = take_once(&mut self.running);
+        if let (Some(outer), Ok(response)) = (&sent.outer, &result) {
+            sent.request = outer.take_kept(response);
+        }
         Poll::Ready(result.map(|inner| Response { inner, sent }))
     }
 }

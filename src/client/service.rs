@@ -66,7 +66,7 @@ pub(super) struct Inner {
     pub(super) base_url: BaseUrl,
     pub(super) current: Arc<Current>,
     /// The layers above the stack, which are built once.
-    outer: Option<OuterService>,
+    pub(super) outer: Option<OuterService>,
     /// Empty over a custom service.
     pub(super) transport: OnceLock<TransportConfig>,
 }
@@ -177,9 +177,9 @@ where
     R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     if body.get_ref().is_some_and(InFlightBody::is_watched) && !http_body::Body::is_end_stream(&body) {
-        return Body::new(body);
+        return Body::new(body).into_original();
     }
-    Body::new(body.map(InFlightBody::into_inner))
+    Body::new(body.map(InFlightBody::into_inner)).into_original()
 }
 
 impl Client {
@@ -218,11 +218,19 @@ impl Client {
         Ok(request)
     }
 
-    pub(super) fn run(&self, settings: &Arc<Settings>, request: Result<Request<Body>, Error>) -> BoxFuture {
+    /// Starts a call with these settings. Also returns its marker if there are outer layers.
+    pub(super) fn run(
+        &self,
+        settings: &Arc<Settings>,
+        request: Result<Request<Body>, Error>,
+    ) -> (BoxFuture, Option<Arc<OuterCall>>) {
         match (request, &self.inner.outer) {
-            (Ok(request), None) => (settings.stack)(request),
-            (Ok(request), Some(outer)) => Box::pin(OuterCall::new(settings).run(outer.clone(), request)),
-            (Err(error), _) => Box::pin(ready(Err(error))),
+            (Ok(request), None) => ((settings.stack)(request), None),
+            (Ok(request), Some(outer)) => {
+                let call = OuterCall::new(settings, request.extensions().get());
+                (Box::pin(Arc::clone(&call).run(outer.clone(), request)), Some(call))
+            }
+            (Err(error), _) => (Box::pin(ready(Err(error))), None),
         }
     }
 }
@@ -238,7 +246,7 @@ impl Service<Request<Body>> for Client {
     }
 
     fn call(&mut self, request: Request<Body>) -> BoxFuture {
-        self.run(&self.inner.current.get(), self.resolve(request))
+        self.run(&self.inner.current.get(), self.resolve(request)).0
     }
 }
 

@@ -113,8 +113,8 @@
 //!
 //! A response body breaks if its connection or stream ends early, or if it stalls for longer than its idle timeout. The
 //! layer does not read bodies, but a [`Client`](crate::Client) does: in `text`, `bytes` and `json` of its response, and
-//! in `fetch_text` and `fetch_json`. The client passes the request to the stack again if the body breaks, and the layer
-//! decides as after any failed attempt:
+//! in `fetch_text` and `fetch_json`. The client passes the request to the stack again if the body breaks, below its
+//! [outer layers](crate::client::Response#retries), and the layer decides as after any failed attempt:
 //!
 //! - The retry belongs to the same call. It sends the same request id and idempotency key, keeps the deadline, and needs
 //!   credit, a backoff and a permit. In the [`Report`](crate::Report), the broken attempt has failed.

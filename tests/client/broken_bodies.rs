@@ -3,8 +3,16 @@
 use std::io;
 
 use http::request::Parts;
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
-use tower::{limit::ConcurrencyLimit, load_shed::error::Overloaded};
+use tower::{
+    ServiceBuilder,
+    limit::ConcurrencyLimit,
+    load_shed::error::Overloaded,
+    retry::{Policy, RetryLayer as TowerRetryLayer},
+};
+use tower_http::trace::TraceLayer;
 use tower_outbound::{
     Body,
     body::ReplayBody,
@@ -251,22 +259,127 @@ async fn broken_body_is_not_retried_after_a_redirect() {
     }
 }
 
+/// Adds an outer layer that numbers its requests in a header, unless they have the header.
+fn numbered(builder: StackBuilder, name: &'static str) -> StackBuilder {
+    let count = Arc::new(AtomicUsize::new(0));
+    builder.with_outer_layer(layer_fn(move |inner: OuterService| {
+        let count = Arc::clone(&count);
+        inner.map_request(move |mut request: Request<Body>| {
+            let number = HeaderValue::from(count.fetch_add(1, Relaxed));
+            request.headers_mut().entry(name).or_insert(number);
+            request
+        })
+    }))
+}
+
 #[tokio::test(start_paused = true)]
-async fn retry_of_a_broken_body_waits_in_an_outer_layer_until_the_deadline_of_its_call() {
+async fn retry_of_a_broken_body_sends_the_headers_that_outer_layers_have_added() {
+    let honoured = quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let by_rule = in_memory().with_idempotent(|head| head.headers.contains_key("idempotency-key"));
+    for (builder, method) in [
+        (in_memory().with_retry(honoured), Method::POST),
+        (by_rule, Method::POST),
+        (in_memory(), Method::GET),
+    ] {
+        let builder = numbered(numbered(builder, "idempotency-key"), "x-request-id");
+        let (client, received) = broken(&builder, 1, &[200]);
+        let response = client.request(method.clone(), "/v1").body("once").await.unwrap();
+        let report = report(&response).clone();
+        assert_eq!(response.text().await.unwrap(), "[1]", "{method}");
+        for name in ["idempotency-key", "x-request-id"] {
+            let received = received.lock().unwrap();
+            let sent: Vec<_> = received.iter().map(|(_, head)| head.headers[name].clone()).collect();
+            assert_eq!(sent, ["0"; 2], "{method} {name}");
+        }
+        assert_eq!((report.request_id().unwrap(), report.attempt_count()), ("0".parse().unwrap(), 2));
+    }
+}
+
+/// Resends a request without a body after each error.
+#[derive(Clone)]
+struct Resend;
+
+impl Policy<Request<Body>, http::Response<Body>, Error> for Resend {
+    type Future = std::future::Ready<()>;
+
+    fn retry(
+        &mut self,
+        _: &mut Request<Body>,
+        result: &mut Result<http::Response<Body>, Error>,
+    ) -> Option<Self::Future> {
+        result.is_err().then(|| ready(()))
+    }
+
+    fn clone_request(&mut self, request: &Request<Body>) -> Option<Request<Body>> {
+        let copy = request.body().is_end_stream().then(|| request.method().clone());
+        copy.map(|method| {
+            let mut copy = Request::new(Body::empty());
+            (*copy.method_mut(), *copy.uri_mut()) = (method, request.uri().clone());
+            *copy.extensions_mut() = request.extensions().clone();
+            copy
+        })
+    }
+}
+
+/// The client does not keep a streamed body, so the layer must not receive the request without its body.
+#[tokio::test(start_paused = true)]
+async fn outer_retry_layer_does_not_resend_a_streamed_request_without_its_body() {
+    let (client, received) = broken(&in_memory().with_outer_layer(TowerRetryLayer::new(Resend)), 1, &[200]);
+    let streamed = || StreamBody::new(stream::iter([io::Result::Ok(Frame::data(Bytes::from("four")))]));
+    let error = client.put("/v1").body_with(move || Body::new(streamed())).fetch_text().await.unwrap_err();
+    assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(NotReplayable)));
+    assert_eq!(received.lock().unwrap().len(), 1);
+}
+
+/// A retry without the layer would return the body as the server sent it.
+#[tokio::test(start_paused = true)]
+async fn broken_body_is_not_retried_behind_a_layer_that_changes_the_body() {
+    let upper =
+        |body: Body| body.map_frame(|frame| frame.map_data(|data| Bytes::from(data.to_ascii_uppercase())));
+    let changed = move |response: http::Response<Body>| response.map(upper);
+    let boxed = move |response: http::Response<Body>| response.map(|body| Body::new(upper(body)));
+    for builder in [
+        in_memory().with_outer_layer(ServiceBuilder::new().map_response(changed)),
+        in_memory().with_outer_layer(ServiceBuilder::new().map_response(boxed)),
+        in_memory().with_outer_layer(TraceLayer::new_for_http()),
+    ] {
+        let (client, received) = broken(&builder, 1, &[200]);
+        let error = client.get("/v1").fetch_text().await.unwrap_err();
+        assert_eq!(broken_body(&error).0, [OK]);
+        assert_eq!(client.get("/v1").fetch_text().await.unwrap(), "[1]");
+        assert_eq!(received.lock().unwrap().len(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_of_a_broken_body_does_not_wait_in_an_outer_layer() {
     let second = Duration::from_secs(1);
     let slots = Arc::new(Semaphore::new(1));
-    let (outer, inner) = (Arc::clone(&slots), in_memory().with_total_timeout(second * 5));
+    let outer = Arc::clone(&slots);
     let layer =
         layer_fn(move |inner: OuterService| ConcurrencyLimit::with_semaphore(inner, Arc::clone(&outer)));
+    let builder = in_memory().with_total_timeout(second * 5).with_outer_layer(layer);
+    for method in [Method::GET, Method::POST] {
+        let (client, received) = broken(&builder, 1, &[200]);
+        let response = client.request(method.clone(), "/v1").body("x").await.unwrap();
+        let (_busy, start) = (slots.acquire().await.unwrap(), Instant::now());
+        let result = response.text().await;
+        assert!(start.elapsed() < second, "{method} {:?}", start.elapsed());
+        match result {
+            Ok(text) => assert_eq!((text.as_str(), received.lock().unwrap().len()), ("[1]", 2)),
+            Err(error) => assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(NotIdempotent))),
+        }
+        assert_eq!(received.lock().unwrap().len(), if method == Method::GET { 2 } else { 1 });
+    }
+    // The deadline of the call still limits the retry.
     let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
-    let builder = inner.with_outer_layer(layer).with_body_idle_timeout(second * 3);
+    let builder = builder.with_body_idle_timeout(second * 3);
     let client = builder.client_with_service(ScriptedService::new([stalled])).unwrap();
-    let (start, response) = (Instant::now(), client.get("/v1").await.unwrap());
-    let busy = slots.acquire().await.unwrap();
-    let error = tokio::time::timeout(second * 60, response.text()).await.unwrap().unwrap_err();
+    let start = Instant::now();
+    let error = client.get("/v1").fetch_text().await.unwrap_err();
     assert_eq!((start.elapsed(), error.is_timeout()), (second * 5, true));
-    assert_eq!(error.report().unwrap().stop_reason(), Some(Deadline));
-    drop(busy);
+    let report = error.report().unwrap();
+    assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(Deadline)));
 }
 
 #[tokio::test]
@@ -353,6 +466,7 @@ async fn broken_body_is_not_retried_after_the_deadline() {
         assert_eq!(outcomes(error.report().unwrap()), vec![Outcome::Timeout; attempts]);
         assert_eq!(error.report().unwrap().stop_reason(), Some(Deadline));
         assert_eq!((error.call().is_none(), service.calls()), (is_body, attempts));
+        assert!(error.may_have_been_processed());
     }
 }
 

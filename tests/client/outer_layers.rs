@@ -1,5 +1,6 @@
 //! Tests layers above the stack of a client.
 
+use futures_util::StreamExt;
 use tower::layer::layer_fn;
 use tower_outbound::{Body, stack::OuterService};
 
@@ -177,17 +178,121 @@ async fn rejected_redirect_target_does_not_hide_that_the_first_request_was_proce
     }
 }
 
-/// The error of the layer has no report.
+/// The layer has already counted the call as a success.
 #[tokio::test(start_paused = true)]
-async fn error_of_an_outer_layer_in_the_retry_of_a_broken_body_has_the_report_of_the_call() {
+async fn open_outer_circuit_does_not_reject_the_retry_of_a_broken_body() {
     let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
     let builder = preset("https://api.example.com").with_body_idle_timeout(Duration::from_secs(1));
     let builder = builder.with_outer_layer(opening!(1));
-    let client = builder.client_with_service(ScriptedService::new([stalled])).unwrap();
-    let error = client.get("/").fetch_text().await.unwrap_err();
-    assert_eq!(error.call().map(Error::kind), Some(ErrorKind::CircuitOpen), "{error:?}");
-    assert!(error.may_have_been_processed());
-    assert_eq!(error.report().unwrap().attempt_count(), 1);
+    let service = ScriptedService::new([stalled, ScriptedResponse::status(200).with_body("[1]")]);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    let response = client.get("/").await.unwrap();
+    let report = report(&response).clone();
+    assert_eq!(response.text().await.unwrap(), "[1]");
+    assert_eq!((service.calls(), report.attempt_count()), (2, 2));
+}
+
+/// The stack of the first client must not continue a call of the other client.
+#[tokio::test(start_paused = true)]
+async fn broken_body_of_a_fallback_is_not_retried_at_the_first_service() {
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let other = preset("https://other.example.com").with_body_idle_timeout(Duration::from_secs(1));
+    let other = other.client_with_service(ScriptedService::new([stalled])).unwrap();
+    let layer = layer_fn(move |inner: OuterService| {
+        let other = other.clone();
+        inner.and_then(move |response: http::Response<Body>| {
+            let get = other.get("/");
+            async move {
+                if response.status() == 503 { get.await.map(Response::into_http) } else { Ok(response) }
+            }
+        })
+    });
+    let service = ScriptedService::new([503]);
+    let client = preset("https://api.example.com").with_outer_layer(layer);
+    let error = client.client_with_service(service.clone()).unwrap().get("/").fetch_text().await.unwrap_err();
+    assert!(error.call().is_none() && error.is_timeout(), "{error:?}");
+    assert_eq!(service.calls(), 3);
+}
+
+/// How the body of a stored response ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stored {
+    Complete,
+    Broken,
+    Stalled,
+}
+
+/// Returns a client whose outer layer stores the first response with its extensions. Like a file, the body of the
+/// stored response is not ready at once.
+fn caching(status: u16, end: Stored) -> (Client, ScriptedService) {
+    let layer = layer_fn(move |inner: OuterService| {
+        let stored = Arc::new(Mutex::new(None::<http::response::Parts>));
+        service_fn(move |request: Request<Body>| {
+            let (inner, stored) = (inner.clone(), Arc::clone(&stored));
+            async move {
+                let hit = stored.lock().unwrap().clone();
+                if let Some(head) = hit {
+                    let last = async move {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        match end {
+                            Stored::Complete => Ok(Frame::data(Bytes::from("ored"))),
+                            Stored::Broken => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)),
+                            Stored::Stalled => std::future::pending().await,
+                        }
+                    };
+                    let first = ready(Ok(Frame::data(Bytes::from("st"))));
+                    let frames = stream::once(first).chain(stream::once(last));
+                    return Ok(http::Response::from_parts(head, Body::new(StreamBody::new(frames))));
+                }
+                let (head, body) = inner.oneshot(request).await?.into_parts();
+                *stored.lock().unwrap() = Some(head.clone());
+                Ok::<_, BoxError>(http::Response::from_parts(head, body))
+            }
+        })
+    });
+    let service = ScriptedService::new([ScriptedResponse::status(status).with_body("new")]);
+    let builder = preset("https://api.example.com").with_outer_layer(layer);
+    (builder.client_with_service(service.clone()).unwrap(), service)
+}
+
+#[tokio::test(start_paused = true)]
+async fn broken_body_of_a_stored_response_is_an_error_without_a_retry() {
+    let (client, service) = caching(200, Stored::Broken);
+    assert_eq!(client.get("/").fetch_text().await.unwrap(), "new");
+    let error = tokio::time::timeout(Duration::from_secs(600), client.get("/").fetch_text()).await;
+    let error = error.expect("no endless loop").unwrap_err();
+    assert!(error.call().is_none() && !error.is_timeout(), "{error:?}");
+    assert!(error.source().is_some_and(|source| source.is::<std::io::Error>()), "{error:?}");
+    assert_eq!((error.status(), service.calls()), (Some(StatusCode::OK), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_of_an_earlier_call_does_not_limit_a_stored_response() {
+    for status in [200, 404] {
+        let (client, service) = caching(status, Stored::Complete);
+        client.get("/").await.unwrap();
+        for age in [0, 61] {
+            tokio::time::advance(Duration::from_secs(age)).await;
+            let text = tokio::time::timeout(Duration::from_secs(600), client.get("/").fetch_text());
+            match text.await.expect("no endless loop") {
+                Ok(text) => assert_eq!((text.as_str(), status), ("stored", 200)),
+                Err(error) => assert_eq!((error.excerpt(), status), ("stored", 404), "{age}"),
+            }
+        }
+        assert_eq!(service.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_of_a_request_limits_the_body_of_a_stored_response() {
+    let (client, _) = caching(200, Stored::Stalled);
+    client.get("/").await.unwrap();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let start = Instant::now();
+    let error = client.get("/").timeout(Duration::from_secs(5)).fetch_text().await.unwrap_err();
+    assert_eq!((start.elapsed(), error.is_timeout()), (Duration::from_secs(5), true));
+    let source = error.source().unwrap().to_string();
+    assert_eq!(source, "timeout of the request of 5s exceeded");
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,6 +308,7 @@ async fn timeout_of_a_request_ends_its_wait_in_an_outer_layer() {
     let start = Instant::now();
     let error = client.post("/").timeout(Duration::from_secs(5)).await.unwrap_err();
     assert_eq!((start.elapsed(), error.is_deadline()), (Duration::from_secs(5), true));
+    assert_eq!(error.to_string(), "timeout of the request of 5s exceeded");
     assert!(!error.may_have_been_processed(), "{error:?}");
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
     // A request that has reached the stack may have been processed.

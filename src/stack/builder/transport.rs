@@ -86,7 +86,8 @@ impl StackBuilder {
     ///
     /// # Notes
     ///
-    /// - A call that the layer ends itself has no report, no request id and no log event.
+    /// - A call that the layer ends itself has no report, no request id and no log event. If the [timeout of the
+    ///   request](crate::client::RequestBuilder::timeout) ends the call in the layer, its report has no attempts.
     /// - A request that the layer changes must stay below the base URL. Otherwise the call returns an error with
     ///   [`is_invalid_request`](Error::is_invalid_request).
     /// - The layer does not see a retry after a [broken response body](crate::retry#broken-response-bodies), which resends
