@@ -70,8 +70,8 @@ impl OuterCall {
         (is_own && response.body().is_original()).then_some(kept)
     }
 
-    /// Returns `given`, the report of a response. If a layer has made the response, or stored it during an earlier call,
-    /// returns the report of this call.
+    /// Returns `given`, the report of a response. If a layer has made the response, or stored it during an earlier
+    /// call, returns the report of this call.
     pub(super) fn own_report<'a>(&'a self, given: Option<&'a Report>) -> &'a Report {
         given.filter(|given| given.started() >= self.report.started()).unwrap_or(&self.report)
     }

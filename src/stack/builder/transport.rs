@@ -90,9 +90,9 @@ impl StackBuilder {
     ///   request](crate::client::RequestBuilder::timeout) ends the call in the layer, its report has no attempts.
     /// - A request that the layer changes must stay below the base URL. Otherwise the call returns an error with
     ///   [`is_invalid_request`](Error::is_invalid_request).
-    /// - The layer does not see a retry after a [broken response body](crate::retry#broken-response-bodies), which resends
-    ///   the request as the layer changed it. There is no such retry if the layer [wraps the body or sends several
-    ///   requests](crate::client::Response#retries).
+    /// - The layer does not see a retry after a [broken response body](crate::retry#broken-response-bodies), which
+    ///   resends the request as the layer changed it. There is no such retry if the layer [wraps the body or sends
+    ///   several requests](crate::client::Response#retries).
     /// - Each outer layer costs a call a few allocations. A client without one has no such cost.
     #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
     pub fn with_outer_layer<L, R>(mut self, layer: L) -> Self
@@ -110,8 +110,8 @@ impl StackBuilder {
 
 #[cfg(feature = "decompression")]
 impl StackBuilder {
-    /// Asks the server for compressed responses (`accept-encoding: gzip, br`), and decompresses their bodies. All limits
-    /// of bodies count decompressed bytes.
+    /// Asks the server for compressed responses (`accept-encoding: gzip, br`), and decompresses their bodies. All
+    /// limits of bodies count decompressed bytes.
     ///
     /// The layer is a [transport layer](Self::with_transport_layer), tower-http's `DecompressionLayer`.
     #[cfg_attr(docsrs, doc(cfg(feature = "decompression")))]
