@@ -2,12 +2,13 @@
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use pin_project_lite::pin_project;
 
 use super::{
@@ -47,7 +48,8 @@ pin_project! {
         Waiting { request: Option<Request<B>>, waiting: Waiting<B> },
         // The request has waited for this connection, or in a connection that returned it. Its permit may have expired.
         Renewing { request: Option<Request<B>>, lease: Option<Lease<B>> },
-        Sent { #[pin] response: F, lease: Option<Lease<B>> },
+        // `emptied` is the map of the request's extensions, without a value.
+        Sent { #[pin] response: F, lease: Option<Lease<B>>, emptied: Extensions },
     }
 }
 
@@ -122,10 +124,16 @@ where
                     }
                     (take_once(request), take_once(lease), clock::now())
                 }
-                StageProj::Sent { response, lease } => {
-                    let sent = ready!(response.poll(cx));
+                StageProj::Sent { response, lease, emptied } => {
+                    let mut sent = ready!(response.poll(cx));
                     let mut lease = take_once(lease);
                     lease.responded(&sent);
+                    // The layers add values to the extensions of a response, and need no new map for them.
+                    if let Ok(response) = &mut sent {
+                        if response.extensions().is_empty() {
+                            *response.extensions_mut() = mem::take(emptied);
+                        }
+                    }
                     let mut error = match sent {
                         Ok(response) => return Poll::Ready(Ok(response.map(|body| lease.attach(body)))),
                         Err(error) => error,
@@ -136,7 +144,7 @@ where
                     // The connection ended before hyper began the request.
                     lease.retire();
                     // A server that closes every new connection must not cause an endless loop.
-                    if !lease.is_reused() && std::mem::replace(this.returned_by_new, true) {
+                    if !lease.is_reused() && mem::replace(this.returned_by_new, true) {
                         return Poll::Ready(Err(Error::returned(error.into_error())));
                     }
                     if let Some(call) = call {
@@ -154,8 +162,13 @@ where
             if let Some(call) = call {
                 call.sent(now);
             }
+            // hyper reads extensions of other layers, but not the call.
+            let has_others = request.extensions().len() > usize::from(call.is_some());
+            let mut emptied =
+                if has_others { Extensions::new() } else { mem::take(request.extensions_mut()) };
+            emptied.clear();
             let response = (this.send)(&mut lease, request, call.cloned(), now);
-            this.stage.set(Stage::Sent { response, lease: Some(lease) });
+            this.stage.set(Stage::Sent { response, lease: Some(lease), emptied });
         }
     }
 }

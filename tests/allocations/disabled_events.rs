@@ -162,3 +162,43 @@ fn client_makes_at_most_one_allocation_to_keep_a_get_until_its_body_was_read() {
     let most = 14 - subject;
     assert!(allocated <= most, "{allocated} allocations, expected at most {most}");
 }
+
+/// Responds to each request of one connection, on another thread.
+#[cfg(feature = "client")]
+fn serve_connection(listener: std::net::TcpListener) {
+    use std::io::{Read, Write};
+
+    let (mut stream, _) = listener.accept().unwrap();
+    let (mut request, mut part) = (Vec::new(), [0; 1024]);
+    while let Ok(length @ 1..) = stream.read(&mut part) {
+        request.extend_from_slice(&part[..length]);
+        if request.ends_with(b"\r\n\r\n") {
+            request.clear();
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        }
+    }
+}
+
+/// The least of several calls counts, because a call allocates a task if its connection is not ready in time.
+#[cfg(feature = "client")]
+#[test]
+fn get_with_a_query_over_http1_makes_at_most_20_allocations() {
+    let _serial = serial();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = StackBuilder::new(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let client = client.with_api_key(ApiKey::new("k3y").unwrap()).client().unwrap();
+    std::thread::spawn(move || serve_connection(listener));
+    let subject = subject();
+    let call = || {
+        let accept = HeaderValue::from_static("application/json");
+        let request = client.get("/v1/resources").query(&[("q", 1)]).header("accept", accept);
+        let response = runtime.block_on(async { request.await.unwrap().bytes().await.unwrap() });
+        assert_eq!(response, "ok");
+    };
+    let allocated = tracing::subscriber::with_default(all_disabled(), || {
+        (0..100).map(|_| allocation_counter::measure(call).count_total).min().unwrap()
+    });
+    let most = 21 - subject;
+    assert!(allocated <= most, "{allocated} allocations, expected at most {most}");
+}
