@@ -3,7 +3,7 @@
 mod state;
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
@@ -246,10 +246,22 @@ struct Slot<B: RequestBody>(Weak<Host<B>>);
 impl<B: RequestBody> Slot<B> {
     /// Runs a connection until its end. Meanwhile closes the idle connections of the origin.
     async fn run(&self, connection: impl Future, idle_timeout: Duration) {
-        let mut connection = pin!(connection);
-        while tokio::time::timeout(idle_timeout, connection.as_mut()).await.is_err() {
-            self.0.upgrade().iter().for_each(|host| host.close_idle());
-        }
+        let (mut connection, mut timer) = (pin!(connection), pin!(tokio::time::sleep(idle_timeout)));
+        let mut is_set = false;
+        poll_fn(|cx| {
+            // Each request wakes the task several times. The timer keeps the waker of the task, and is not polled again
+            // until it has expired. It is polled first, because tokio sets no timer for a task that has used up its
+            // budget.
+            while !is_set || timer.is_elapsed() {
+                is_set = timer.as_mut().poll(cx).is_pending();
+                if !is_set {
+                    self.0.upgrade().iter().for_each(|host| host.close_idle());
+                    timer.as_mut().reset(clock::after(clock::now(), idle_timeout));
+                }
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await;
     }
 
     /// Gives the streams that the server now allows to the waiters.
