@@ -1,7 +1,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use http::Response;
@@ -42,13 +42,10 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let polled = {
-            let _entered = this.span.enter();
-            this.future.poll(cx)
-        };
-        if let Poll::Ready(result) = &polled {
-            this.sending.ended(this.span, result.as_ref().map(ResponseSummary::of));
-        }
-        polled
+        let entered = this.span.enter();
+        let result = ready!(this.future.poll(cx));
+        drop(entered);
+        this.sending.ended(this.span, result.as_ref().map(ResponseSummary::of));
+        Poll::Ready(result)
     }
 }

@@ -49,13 +49,13 @@ where
                     Err(error) => MaybeRejected::rejected(error),
                 },
                 StateProj::Calling { future, key } => {
-                    let mut polled = future.poll(cx);
-                    if let (Poll::Ready(Ok(response)), Some((keys, key))) = (&mut polled, key) {
+                    let mut result = ready!(future.poll(cx));
+                    if let (Ok(response), Some((keys, key))) = (&mut result, key) {
                         if rejects_key(response) && keys.reject(key) {
                             response.extensions_mut().insert(KeyReplaced);
                         }
                     }
-                    return polled;
+                    return Poll::Ready(result);
                 }
             };
             state.set(State::Calling { future, key: None });

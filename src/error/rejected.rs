@@ -1,7 +1,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use http::Response;
@@ -63,11 +63,9 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project() {
             StateProj::Calling { future } => {
-                let polled = future.poll(cx).map_err(Error::from_service);
-                if polled.is_ready() {
-                    self.complete();
-                }
-                polled
+                let result = ready!(future.poll(cx));
+                self.complete();
+                Poll::Ready(result.map_err(Error::from_service))
             }
             StateProj::Rejected { error } => match error.take() {
                 Some(error) => Poll::Ready(Err(error)),

@@ -1,7 +1,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use http::Response;
@@ -46,9 +46,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let entered = this.span.enter();
-        let mut polled = this.future.poll(cx);
-        let Poll::Ready(result) = &mut polled else { return Poll::Pending };
-        if let Ok(response) = result {
+        let mut result = ready!(this.future.poll(cx));
+        if let Ok(response) = &mut result {
             let report = response.extensions().get::<Report>();
             let (any, own) =
                 (report.is_some(), report.is_some_and(|report| this.call.is_reported_by(report)));
@@ -67,9 +66,9 @@ where
         }
         drop(entered);
         telemetry::end_call(this.span, this.call, outcome);
-        if let Err(error) = result {
+        if let Err(error) = &mut result {
             error.set_report(this.call.report());
         }
-        polled
+        Poll::Ready(result)
     }
 }

@@ -53,6 +53,8 @@ where
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
+    // Not inlined, so that the compiler constructs the future in its final place.
+    #[inline(never)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let layer = &self.layer;
         let own = request.extensions().get().map(|RequestId(id)| id.clone());
@@ -82,10 +84,14 @@ where
         }
         let continues = extension_beside::<BrokenBody>(Some(&call), request.extensions()).is_some();
         let subject = Subject::of(layer.level, &request, &span, continues);
-        let future = match added {
-            Ok(()) => span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) }),
-            Err(error) => MaybeRejected::rejected(error),
-        };
-        ResponseFuture { future, span, call, subject }
+        match added {
+            Ok(()) => {
+                let entered = span.enter();
+                let future = self.inner.call(request);
+                drop(entered);
+                ResponseFuture { future: MaybeRejected::Calling { future }, span, call, subject }
+            }
+            Err(error) => ResponseFuture { future: MaybeRejected::rejected(error), span, call, subject },
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -223,17 +223,18 @@ where
         let mut this = self.project();
         // Polls the inner future before the timer, so that an available response is returned even if the task is polled
         // late.
-        let mut polled = this.future.as_mut().poll(cx);
-        if polled.is_pending() {
-            if let Poll::Ready(error) = this.attempt.poll_expiry(this.timer, cx) {
-                polled = Poll::Ready(Err(error));
+        let mut result = match this.future.as_mut().poll(cx) {
+            Poll::Ready(result) => result,
+            Poll::Pending => {
+                let error = ready!(this.attempt.poll_expiry(this.timer, cx));
                 this.attempt.call.as_ref().inspect(|call| call.expire());
                 this.future.complete();
+                Err(error)
             }
-        }
-        if let (Poll::Ready(Err(error)), Some(call)) = (&mut polled, this.attempt.call.as_ref()) {
+        };
+        if let (Err(error), Some(call)) = (&mut result, this.attempt.call.as_ref()) {
             error.add_report(call);
         }
-        polled
+        Poll::Ready(result)
     }
 }

@@ -112,10 +112,11 @@ where
         let is_in_stack = self.layer.is_in_stack;
         // In a stack, the retry layer reads the clock and rejects an expired call.
         let deadline = if is_in_stack { None } else { call.deadline() };
-        let future = match deadline.filter(|deadline| clock::now() > *deadline) {
-            Some(deadline) => MaybeRejected::rejected(deadline_exceeded(&call, deadline).not_sent()),
-            None => MaybeRejected::Calling { future: self.inner.call(request) },
-        };
+        if let Some(deadline) = deadline.filter(|deadline| clock::now() > *deadline) {
+            let future = MaybeRejected::rejected(deadline_exceeded(&call, deadline).not_sent());
+            return TotalTimeoutFuture { future, call, is_in_stack, timer: None };
+        }
+        let future = MaybeRejected::Calling { future: self.inner.call(request) };
         TotalTimeoutFuture { future, call, is_in_stack, timer: None }
     }
 }
@@ -144,20 +145,24 @@ where
         let mut this = self.project();
         // Polls the inner future before the timer, so that an available response is returned even if the task is polled
         // late.
-        let mut polled = this.future.as_mut().poll(cx);
-        // The timer of the stack's attempt timeout ends at the deadline at the latest.
-        let is_timed = || *this.is_in_stack && this.timer.is_none() && this.call.is_timed();
-        if polled.is_pending() && !is_timed() {
-            if let Some(deadline) = this.call.deadline() {
+        let mut result = match this.future.as_mut().poll(cx) {
+            Poll::Ready(result) => result,
+            // The timer of the stack's attempt timeout ends at the deadline at the latest.
+            Poll::Pending if *this.is_in_stack && this.timer.is_none() && this.call.is_timed() => {
+                return Poll::Pending;
+            }
+            Poll::Pending => {
+                let Some(deadline) = this.call.deadline() else { return Poll::Pending };
                 ready!(poll_timer(this.timer, deadline, cx));
-                polled = Poll::Ready(Err(deadline_exceeded(this.call, deadline)));
+                let error = deadline_exceeded(this.call, deadline);
                 this.call.expire();
                 this.future.complete();
+                Err(error)
             }
-        }
-        if let Poll::Ready(Err(error)) = &mut polled {
+        };
+        if let Err(error) = &mut result {
             error.add_report(this.call);
         }
-        polled
+        Poll::Ready(result)
     }
 }
