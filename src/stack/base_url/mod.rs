@@ -45,8 +45,13 @@ impl BaseUrl {
             return self.resolve(uri);
         }
         let invalid = |reason| invalid_path(path, reason);
+        let invalid_path_and_query = |_| invalid("not a valid path");
         let (route, query) = check(path).map_err(invalid)?;
         let base = self.uri.path();
+        // Joining would copy the path twice.
+        if base == "/" && path.starts_with('/') {
+            return self.with_path(PathAndQuery::try_from(path).map_err(invalid_path_and_query)?);
+        }
         let (base, slash) = match route {
             "" => (base, ""),
             _ => (base.strip_suffix('/').unwrap_or(base), "/"),
@@ -55,7 +60,7 @@ impl BaseUrl {
         let (mark, query) = query.map_or(("", ""), |query| ("?", query));
         // `concat` allocates the exact length. `Bytes` would need another allocation for a string with spare capacity.
         let joined = [base, slash, route, mark, query].concat();
-        self.with_path(PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?)
+        self.with_path(PathAndQuery::try_from(joined).map_err(invalid_path_and_query)?)
     }
 
     pub(crate) fn with_path(&self, path: PathAndQuery) -> Result<Uri, Error> {
