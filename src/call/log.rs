@@ -1,10 +1,26 @@
 //! The state that the log events and the spans of a call read.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use http::HeaderValue;
 
 use super::{AttemptReport, CallContext};
+
+/// The state that the event of a call shows.
+pub(crate) struct CallSummary {
+    pub(crate) has_service: bool,
+    /// The service's name and the request id. Both are `None` if the call's span already contains them.
+    pub(crate) service: Option<Arc<str>>,
+    pub(crate) request_id: Option<HeaderValue>,
+    pub(crate) attempts: usize,
+    pub(crate) waited: Duration,
+    pub(crate) server_request_id: Option<Arc<str>>,
+    /// The attempt that the event shows.
+    pub(crate) attempt: Option<AttemptReport>,
+}
 
 impl CallContext {
     /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
@@ -26,10 +42,20 @@ impl CallContext {
         state.deferred
     }
 
-    /// Returns the attempt that the event of the call shows.
-    pub(crate) fn deferred_attempt(&self) -> Option<AttemptReport> {
+    /// Returns the state that the event of the call shows.
+    pub(crate) fn summary(&self) -> CallSummary {
         let state = self.0.shared.state();
-        if state.deferred { state.attempts.last_report() } else { None }
+        let identity = state.identity.as_ref();
+        let outside = identity.filter(|identity| !identity.in_span);
+        CallSummary {
+            has_service: identity.is_some_and(|identity| identity.naming.service.is_some()),
+            service: outside.and_then(|identity| identity.naming.service.clone()),
+            request_id: outside.map(|identity| identity.request_id.clone()),
+            attempts: state.attempts.iter().count(),
+            waited: state.waited.get().unwrap_or_default(),
+            server_request_id: state.server_request_id.clone(),
+            attempt: if state.deferred { state.attempts.last_report() } else { None },
+        }
     }
 
     /// Raises the spans of the call's attempts to INFO.

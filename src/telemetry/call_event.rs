@@ -63,19 +63,17 @@ pub(crate) fn joins_attempt() -> bool {
 
 /// Emits the event at the end of a call.
 pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
-    let (report, names_for_event) = (call.report(), LazyCell::new(|| call.names_for_event()));
+    let (report, summary) = (call.report(), call.summary());
     let ended = report.stop_reason();
-    let attempts = Some(report.attempt_count()).filter(|count| *count > 1);
+    let attempts = Some(summary.attempts).filter(|count| *count > 1);
     // The span of the call contains the method if it is known, and an absolute URL.
     let outside = LazyCell::new(|| {
-        let is_alone = names_for_event.1.is_some();
+        let is_alone = summary.request_id.is_some();
         (is_alone || known(&subject.method).is_none() || subject.uri.scheme().is_none()).then_some(subject)
     });
-    let unnamed = LazyCell::new(|| outside.filter(|_| call.service().is_none()).map(|subject| &subject.uri));
+    let unnamed = LazyCell::new(|| outside.filter(|_| !summary.has_service).map(|subject| &subject.uri));
     let failed = result.map_or(true, |response| response.has_failed(ended));
-    // An attempt is deferred only at DEBUG.
-    let attempt = if LevelFilter::current() >= Level::DEBUG { call.deferred_attempt() } else { None };
-    let attempt = attempt.as_ref();
+    let attempt = summary.attempt.as_ref();
     let connect = attempt.and_then(|attempt| attempt.connect);
     let elapsed = call.started().elapsed();
     // Omits the reason if the status of a completed call already shows it.
@@ -91,8 +89,8 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
             event!(
                 target: CALL,
                 $level,
-                service = names_for_event.0.as_deref(),
-                request_id = text(names_for_event.1.as_ref()),
+                service = summary.service.as_deref(),
+                request_id = text(summary.request_id.as_ref()),
                 // A method is a token, so it is logged without quotes.
                 http.request.method = outside.map(|subject| field::display(&subject.method)),
                 server.address = unnamed.and_then(address).as_deref(),
@@ -104,7 +102,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 attempts = attempts,
                 attempt_log = attempts.map(|_| report.attempt_log()),
                 stop_reason = ended.filter(is_informative).map(|ended| ended.as_str()),
-                queued_ms = some_millis(report.waited()),
+                queued_ms = some_millis(summary.waited),
                 backoff_ms = attempts.and_then(|_| some_millis(report.backoff())),
                 elapsed_ms = millis(elapsed),
                 network.protocol.version = attempt.and(result.ok()).and_then(|response| response.protocol()),
@@ -115,7 +113,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 connection_wait_ms = attempt.and_then(|attempt| some_millis(attempt.connection_wait)),
                 response_ms = attempt.and_then(response_ms),
                 requested_delay_ms = attempt.and_then(|attempt| attempt.requested_delay).map(millis),
-                server_request_id = text(report.server_request_id().as_ref()),
+                server_request_id = summary.server_request_id.as_deref(),
                 "{message}"
             )
         };
