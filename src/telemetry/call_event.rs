@@ -6,7 +6,7 @@ use http::{Method, Request, Uri};
 use tracing::{Level, Span, debug, event, event_enabled, field, level_filters::LevelFilter};
 
 use super::{
-    ATTEMPT, CALL, ResponseSummary, address,
+    ATTEMPT, CALL, ResponseSummary, TextValue, address,
     event::{millis, some_millis},
     known, metric, port, text,
 };
@@ -90,12 +90,12 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 target: CALL,
                 $level,
                 service = summary.service.as_deref(),
-                request_id = text(summary.request_id.as_ref()),
+                request_id = text(summary.request_id.as_ref()).value(),
                 // A method is a token, so it is logged without quotes.
                 http.request.method = outside.map(|subject| field::display(&subject.method)),
                 server.address = unnamed.and_then(address).as_deref(),
                 server.port = unnamed.and_then(port),
-                url.path = outside.map(|subject| subject.uri.path()),
+                url.path = TextValue::of(outside.map(|subject| subject.uri.path())).value(),
                 http.response.status_code = result.ok().map(|response| response.status.as_u16()),
                 rpc.response.status_code = result.ok().and_then(|response| response.code()),
                 error.type = result.err().map(|error| error.kind().as_str()),
@@ -113,7 +113,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 connection_wait_ms = attempt.and_then(|attempt| some_millis(attempt.connection_wait)),
                 response_ms = attempt.and_then(response_ms),
                 requested_delay_ms = attempt.and_then(|attempt| attempt.requested_delay).map(millis),
-                server_request_id = summary.server_request_id.as_deref(),
+                server_request_id = TextValue::of(summary.server_request_id.as_deref()).value(),
                 "{message}"
             )
         };
@@ -146,7 +146,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
     debug!(
         target: ATTEMPT,
         service = names_for_event.0.as_deref(),
-        request_id = text(names_for_event.1.as_ref()),
+        request_id = text(names_for_event.1.as_ref()).value(),
         attempt = attempt.as_ref().map(|attempt| attempt.number),
         http.response.status_code = result.ok().map(|response| response.status.as_u16()),
         network.protocol.version = result.ok().and_then(|response| response.protocol()),
@@ -159,7 +159,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
         connection_wait_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.connection_wait)),
         response_ms = attempt.as_ref().and_then(response_ms),
         elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended?.saturating_sub(attempt.started)))),
-        server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id.as_ref())),
+        server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id.as_ref())).value(),
         requested_delay_ms = attempt.as_ref().and_then(|attempt| attempt.requested_delay).map(millis),
         "attempt ended"
     );

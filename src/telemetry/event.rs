@@ -30,7 +30,7 @@ pub(crate) fn retry(call: &CallContext, delay: Duration, reason: DelayReason) {
     debug!(
         target: RETRY,
         service = names_for_event.0.as_deref(),
-        request_id = text(names_for_event.1.as_ref()),
+        request_id = text(names_for_event.1.as_ref()).value(),
         delay_ms = millis(delay),
         reason = reason.as_str(),
         "retrying"
@@ -46,7 +46,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
     debug!(
         target: RETRY,
         service = names_for_event.0.as_deref(),
-        request_id = text(names_for_event.1.as_ref()),
+        request_id = text(names_for_event.1.as_ref()).value(),
         stop_reason = ended.as_str(),
         "no further attempt"
     );

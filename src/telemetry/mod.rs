@@ -24,6 +24,10 @@ pub(crate) use self::warning::{LastWarning, OrderWarning};
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version};
+use tracing::{
+    Value,
+    field::{DisplayValue, display},
+};
 
 use crate::{call::StopReason, policy::grpc::Code};
 
@@ -134,6 +138,31 @@ impl<'a> ResponseSummary<'a> {
     }
 }
 
-fn text(id: Option<&HeaderValue>) -> Option<&str> {
-    id.and_then(|id| id.to_str().ok())
+fn text(id: Option<&HeaderValue>) -> TextValue<'_> {
+    TextValue::of(id.and_then(|id| id.to_str().ok()))
+}
+
+/// The value of a text field. `tracing-subscriber` quotes a `str` and looks for characters to escape, one by one. A text
+/// without white space, quotes and control characters is therefore logged as its `Display`.
+struct TextValue<'a> {
+    plain: Option<DisplayValue<&'a str>>,
+    quoted: Option<&'a str>,
+}
+
+impl<'a> TextValue<'a> {
+    fn of(text: Option<&'a str>) -> Self {
+        // Without an early end, the compiler checks several bytes at once.
+        let is_plain = |byte: u8| byte.is_ascii_graphic() & (byte != b'"') & (byte != b'\\');
+        match text {
+            Some(text) if !text.is_empty() & text.bytes().fold(true, |all, byte| all & is_plain(byte)) => {
+                Self { plain: Some(display(text)), quoted: None }
+            }
+            quoted => Self { plain: None, quoted },
+        }
+    }
+
+    fn value(&self) -> Option<&dyn Value> {
+        let plain = self.plain.as_ref().map(|plain| plain as &dyn Value);
+        plain.or(self.quoted.as_ref().map(|quoted| quoted as &dyn Value))
+    }
 }

@@ -169,9 +169,8 @@ async fn dropped_call_logs_no_event() {
     assert!(capture.ours().is_empty());
 }
 
-/// Uses the default format of tracing-subscriber, with the timestamp.
-#[tokio::test(start_paused = true)]
-async fn log_line_of_a_plain_get_call_has_at_most_240_characters() {
+/// Returns the log of a call in the default format of tracing-subscriber, with the timestamp.
+async fn log_line(request: Request<Content>) -> String {
     let text = Arc::new(Mutex::new(Vec::new()));
     let writer = {
         let text = Arc::clone(&text);
@@ -182,10 +181,32 @@ async fn log_line_of_a_plain_get_call_has_at_most_240_characters() {
     let preset = StackBuilder::new("https://api.example.com").unwrap().with_name("rates");
     let preset = preset.with_api_key(ApiKey::new("k3y").unwrap());
     let service = preset.layer().unwrap().layer(ScriptedService::new([Delayed(1_234, 200)]));
-    service.oneshot(get("https://api.example.com/v1/rates/EUR?q=1")).await.unwrap();
+    service.oneshot(request).await.unwrap();
     drop(guard);
     let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
     let [line] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    (*line).to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_and_paths_are_logged_in_quotes_only_if_they_need_them() {
+    for (id, path, logged_id, logged_path) in [
+        ("7f0c-1", "v1/rates", "7f0c-1", "/v1/rates"),
+        ("a attempts=9", "v1", r#""a attempts=9""#, "/v1"),
+        (r#"a"b\c"#, "v1/{}", r#""a\"b\\c""#, "/v1/{}"),
+        ("", "", r#""""#, "/"),
+    ] {
+        let mut request = get(&format!("https://api.example.com/{path}"));
+        request.headers_mut().insert("x-request-id", id.parse().unwrap());
+        let line = log_line(request).await;
+        assert!(line.contains(&format!(" request_id={logged_id} http.request.method=GET ")), "{line}");
+        assert!(line.contains(&format!(" url.path={logged_path} ")), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_line_of_a_plain_get_call_has_at_most_240_characters() {
+    let line = log_line(get("https://api.example.com/v1/rates/EUR?q=1")).await;
     assert!(line.len() <= 240, "{}: {line}", line.len());
     assert!(line.contains("call completed") && line.contains("elapsed_ms=123"), "{line}");
     assert_eq!((line.matches("request_id=").count(), line.matches("service=").count()), (1, 1), "{line}");
