@@ -142,8 +142,8 @@ fn text(id: Option<&HeaderValue>) -> TextValue<'_> {
     TextValue::of(id.and_then(|id| id.to_str().ok()))
 }
 
-/// The value of a text field. `tracing-subscriber` quotes a `str` and looks for characters to escape, one by one. A text
-/// without white space, quotes and control characters is therefore logged as its `Display`.
+/// The value of a text field. `tracing-subscriber` quotes a `str` and looks for characters to escape, one by one. A
+/// text without white space, quotes and control characters is therefore logged as its `Display`.
 struct TextValue<'a> {
     plain: Option<DisplayValue<&'a str>>,
     quoted: Option<&'a str>,
@@ -154,7 +154,7 @@ impl<'a> TextValue<'a> {
         // Without an early end, the compiler checks several bytes at once.
         let is_plain = |byte: u8| byte.is_ascii_graphic() & (byte != b'"') & (byte != b'\\');
         match text {
-            Some(text) if !text.is_empty() & text.bytes().fold(true, |all, byte| all & is_plain(byte)) => {
+            Some(text) if !text.is_empty() && text.bytes().fold(true, |all, byte| all & is_plain(byte)) => {
                 Self { plain: Some(display(text)), quoted: None }
             }
             quoted => Self { plain: None, quoted },
