@@ -28,7 +28,7 @@ impl Client {
     /// | timeouts, retries, credential, default headers, dialect, name, request id, attempt span | apply to calls that start afterwards. A call in progress keeps its settings, also for its retries |
     /// | longest wait, maximum queue, priority, cost | apply to calls that start afterwards |
     /// | quotas | apply to every request that has no permit yet. See [`LocalLimiter::set_quotas`](crate::limit::LocalLimiter::set_quotas) |
-    /// | longest pause, throttle pause, limit of requests in flight | apply to the limiter from now on |
+    /// | longest pause, throttle pause, limit of requests in flight, hold after a cancelled request | apply to the limiter from now on |
     /// | initial burst | ignored, because the limiter has started |
     /// | base URL, pool, endpoint limits, a limiter from [`with_limiter`](StackBuilder::with_limiter), number of transport layers and of outer layers | must not change |
     /// | whether requests in flight are limited | must not change |

@@ -167,6 +167,7 @@ impl LocalLimiter {
     ///
     /// The server counts a cancelled request until it notices the cancellation. Some servers process it to its end.
     /// Without a hold, the server can count more requests than the limiter. Has no effect without `with_max_in_flight`.
+    /// The [guide](crate::guide::limits#requests-in-flight) suggests a value.
     pub fn with_hold_after_cancel(self, hold: Duration) -> Self {
         self.with(|settings| settings.hold_after_cancel = nanos(hold))
     }

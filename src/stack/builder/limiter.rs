@@ -6,7 +6,7 @@ use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
     limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings, max_in_flight},
-    policy::{Quota, dialect::Dialect, signal::ServerSignal},
+    policy::{Quota, dialect::Dialect, nanos, signal::ServerSignal},
 };
 
 /// Setters of the quota and the limiter.
@@ -113,6 +113,19 @@ impl StackBuilder {
     pub fn with_max_in_flight(self, max: u32) -> Self {
         self.with_limiter_setting("max in flight", max.to_string(), |settings| {
             settings.max_in_flight = Some(max_in_flight(max)?);
+            Ok(())
+        })
+    }
+
+    /// Sets the [hold after a cancelled request](crate::limit::LocalLimiter::with_hold_after_cancel) of the builder's own
+    /// limiter. Default: zero. Has no effect without [`with_max_in_flight`](Self::with_max_in_flight).
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error if this method is called after [`with_limiter`](Self::with_limiter).
+    pub fn with_hold_after_cancel(self, hold: Duration) -> Self {
+        self.with_limiter_setting("hold after cancel", format!("{hold:?}"), |settings| {
+            settings.hold_after_cancel = nanos(hold);
             Ok(())
         })
     }
