@@ -10,6 +10,9 @@ use pin_project_lite::pin_project;
 
 use super::FRAMES_PER_POLL;
 
+/// The maximum number of bytes to read. Reading more bytes would cost more than a new connection.
+const LIMIT: u64 = 64 * 1024;
+
 pin_project! {
     /// Reads and discards the body of a failed response, so that its connection can be reused.
     ///
@@ -27,8 +30,12 @@ pin_project! {
 }
 
 impl<B: Body> Drain<B> {
-    /// Reads at most `limit` bytes of `body`, plus the rest of the frame that exceeds the limit.
-    pub(crate) fn new(body: B, limit: u64) -> Self {
+    /// Reads at most 64 KiB of `body`, plus the rest of the frame that exceeds this limit.
+    pub(crate) fn new(body: B) -> Self {
+        Self::with_limit(body, LIMIT)
+    }
+
+    fn with_limit(body: B, limit: u64) -> Self {
         // A body that has ended is polled once, so that the layers around it see its end.
         let is_over = limit == 0 || body.size_hint().lower() > limit;
         Self { body, left: (!is_over).then_some(limit) }
@@ -65,7 +72,7 @@ mod tests {
     /// Returns the number of polls, and the number of frames that were read.
     fn drain(script: Script, limit: u64) -> (usize, usize) {
         let given = script.given();
-        let mut task = spawn(Drain::new(script, limit));
+        let mut task = spawn(Drain::with_limit(script, limit));
         for polls in 1.. {
             if task.poll().is_ready() {
                 assert_ready!(task.poll());
@@ -105,7 +112,7 @@ mod tests {
         let endless = || Script::new((0..10_000).map(|_| Step::data(0)));
         let script = endless();
         let given = script.given();
-        let mut task = spawn(Drain::new(script, u64::MAX));
+        let mut task = spawn(Drain::with_limit(script, u64::MAX));
         assert_pending!(task.poll());
         assert!(task.is_woken());
         assert_eq!(given.get(), FRAMES_PER_POLL);

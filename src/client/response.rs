@@ -18,10 +18,11 @@ use super::{
     settings::{BoxFuture, Settings},
 };
 use crate::{
-    body::{Body, BodyTooLarge},
+    body::{Body, BodyTooLarge, Drain},
     call::Report,
     clock::{self, Instant},
     error::{BoxError, Error, ErrorKind, polled_after_completion, take_once},
+    policy::retry::DRAIN_TIME,
 };
 
 /// The maximum length of the excerpt of a body, in bytes.
@@ -118,7 +119,8 @@ impl Response {
     /// # Errors
     ///
     /// Returns an error for any other status. The error contains the status, the report and up to 1 KiB of the body.
-    /// The body is read for at most 1 s, and only until the call's deadline.
+    /// The body is read for at most 1 s, and only until the call's deadline. So that the connection can be reused, the
+    /// rest of the body is drained, up to 64 KiB and for at most 100 ms.
     pub async fn error_for_status(self) -> Result<Self, ResponseError> {
         if self.status().is_success() {
             return Ok(self);
@@ -208,7 +210,7 @@ pub(super) fn excerpt(body: &[u8], report: Option<&Report>) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Reads the first part of a body. Stops if the body ends or fails, and at the time `ends`.
+/// Reads the first part of a body. Stops if the body ends or fails, and at the time `ends`. Then drains the body.
 async fn beginning(mut body: Body, ends: Instant) -> Vec<u8> {
     let mut start = Vec::new();
     let read = async {
@@ -222,6 +224,8 @@ async fn beginning(mut body: Body, ends: Instant) -> Vec<u8> {
         }
     };
     let _ = tokio::time::timeout_at(ends, read).await;
+    let ends = ends.min(clock::after(clock::now(), DRAIN_TIME));
+    let _ = tokio::time::timeout_at(ends, Drain::new(body)).await;
     start
 }
 

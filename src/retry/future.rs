@@ -26,10 +26,6 @@ use crate::{
     policy::retry_decision::is_idempotent,
 };
 
-/// The maximum number of bytes that are drained from a failed response's body so that its connection can be reused.
-/// Reading more bytes would cost more than a new connection.
-const DRAIN_LIMIT: u64 = 64 * 1024;
-
 pin_project! {
     /// The future of [`Retry`](super::Retry).
     pub struct ResponseFuture<S: Service<Request<ReplayBody<B>>>, B, R> {
@@ -202,7 +198,7 @@ where
             let until = clock::after(now, retry.delay);
             let ends = if response.is_some() { clock::after(now, retry.drain) } else { until };
             this.state.set(State::Waiting {
-                body: response.map(|response| Drain::new(response.into_body(), DRAIN_LIMIT)),
+                body: response.map(|response| Drain::new(response.into_body())),
                 timer: tokio::time::sleep_until(ends),
                 until,
                 next: Some(next),

@@ -1,5 +1,6 @@
 //! Tests the request builder: what each setter sends, and that a request with an invalid value is not sent.
 
+use futures_util::StreamExt;
 use proptest::prelude::*;
 use tower_outbound::{Body, body::ReplayBody, limit::Priority, stack::TransportService};
 
@@ -224,6 +225,33 @@ async fn error_for_status_keeps_status_and_request_id_and_excerpt() -> Result<()
     assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::NOT_FOUND), "no such order"));
     assert!(error.to_string().contains(error.request_id().unwrap().to_str()?), "{error}");
     Ok(())
+}
+
+/// The excerpt needs only the first of the frames.
+#[tokio::test(start_paused = true)]
+async fn error_for_status_drains_the_body_so_that_its_request_does_not_count_as_cancelled() {
+    let service = service_fn(|_: Request<_>| {
+        let frames = stream::iter([b'a', b'b', b'c']).then(async |byte| {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok::<_, Infallible>(Frame::data(Bytes::from(vec![byte; 2_048])))
+        });
+        let response = http::Response::builder().status(404).body(StreamBody::new(frames)).unwrap();
+        ready(Ok::<_, Infallible>(response))
+    });
+    let hold = Duration::from_secs(60);
+    let builder = preset("http://127.0.0.1:9").with_max_in_flight(1).with_hold_after_cancel(hold);
+    let client = builder.client_with_service(service).unwrap();
+    let limiter = client.limiter();
+    let limiter: &LocalLimiter = limiter.downcast_ref().unwrap();
+    let error = client.get("/").fetch_text().await.unwrap_err();
+    assert_eq!(error.excerpt(), format!("{}...", "a".repeat(1024)));
+    assert_eq!(limiter.snapshot().requests_in_flight, Some(0));
+
+    let (dropped, start) = (client.get("/").await.unwrap(), Instant::now());
+    drop(dropped);
+    assert_eq!(limiter.snapshot().requests_in_flight, Some(1), "a dropped body counts for the hold");
+    client.get("/").timeout(2 * hold).await.unwrap();
+    assert_eq!(start.elapsed(), hold);
 }
 
 proptest! {

@@ -11,7 +11,7 @@ use super::{
 mod tests;
 
 /// The longest time for draining the body of a failed response. Its connection can then be reused.
-const DRAIN_TIME: Duration = Duration::from_millis(100);
+pub(crate) const DRAIN_TIME: Duration = Duration::from_millis(100);
 
 /// The reason why a call makes no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
