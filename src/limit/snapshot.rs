@@ -8,6 +8,29 @@ use crate::{
 };
 
 /// The state of a limiter at one point in time. Its times have the type `T`.
+///
+/// # What delays the queue
+///
+/// The first of these that applies:
+///
+/// 1. a pause, if `paused_until` is set;
+/// 2. the server's quota, if `quota` is set;
+/// 3. the limit of requests in flight, if `requests_in_flight` is at least this limit;
+/// 4. the limiter's own quota or learned rate, if `available` is 0, or a quota of another unit, if its amount in `units`
+///    is too small.
+///
+/// A refused call has the same facts in its [`Refusal`](crate::error::Refusal).
+///
+/// # Account and parts
+///
+/// In a [`Joint`](crate::limit::Joint), the limiters of the account and of each part have their own snapshots.
+///
+/// | field | read it from |
+/// |---|---|
+/// | `queued` | the parts: add them. The first request of each part is also counted by the account |
+/// | `granted`, `awaiting_response` | the account, where the requests of all parts take permits |
+/// | `requests_in_flight` | the limiter that has the limit |
+/// | `available`, `paused_until`, `quota`, `units` | both. A server's quota of a resource is only in the part |
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot<T = Instant> {
@@ -40,9 +63,10 @@ pub struct Snapshot<T = Instant> {
     pub granted: u64,
     /// The number of requests refused since the limiter was created.
     pub refused: u64,
-    /// The number of granted permits whose requests are neither completed nor dropped.
-    pub in_flight: u64,
-    /// The number of requests in flight, with the cancelled ones that
+    /// The number of granted permits whose responses have not begun. A permit no longer counts if the head of its
+    /// response has arrived, or if its call has failed or was dropped.
+    pub awaiting_response: u64,
+    /// The number of requests in flight, also those whose response body is read, and the cancelled ones that
     /// [still count](crate::limit::LocalLimiter::with_hold_after_cancel). `None` without a
     /// [limit](crate::limit::LocalLimiter::with_max_in_flight).
     pub requests_in_flight: Option<u32>,

@@ -78,5 +78,5 @@ async fn permit_expires_if_a_pause_starts_before_the_inner_service_is_ready() {
     call.await.unwrap();
     assert!(start.elapsed() >= seconds(30), "{:?}", start.elapsed());
     // The pause made the limiter grant another permit, and the first one no longer counts as in flight.
-    assert_eq!((limiter.snapshot().granted, limiter.snapshot().in_flight), (2, 0));
+    assert_eq!((limiter.snapshot().granted, limiter.snapshot().awaiting_response), (2, 0));
 }

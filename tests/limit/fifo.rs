@@ -72,7 +72,8 @@ async fn run_steps(steps: &[(Step, usize)]) -> Result<(), TestCaseError> {
                 let after = bucket.snapshot();
                 // A permit that was offered to a woken waiter may go to the next one.
                 prop_assert!(woken || after.granted == before.granted, "{:?}, then {:?}", before, after);
-                let lost = (after.granted - after.in_flight) - (before.granted - before.in_flight);
+                let lost =
+                    (after.granted - after.awaiting_response) - (before.granted - before.awaiting_response);
                 prop_assert!(lost <= u64::from(woken), "dropping one waiter lost {} permits", lost);
             }
             Poll | Drop => {}
@@ -86,7 +87,7 @@ async fn run_steps(steps: &[(Step, usize)]) -> Result<(), TestCaseError> {
     for permit in futures_util::future::join_all(waiting).await {
         granted.push(permit.unwrap());
     }
-    prop_assert_eq!(bucket.snapshot().in_flight, granted.len() as u64);
+    prop_assert_eq!(bucket.snapshot().awaiting_response, granted.len() as u64);
     sleep(Duration::from_secs(4)).await;
     prop_assert_eq!((bucket.snapshot().available, bucket.snapshot().queued), (3, 0));
     Ok(())

@@ -142,7 +142,7 @@ async fn pauses_after(response: ScriptedResponse) -> [u64; 2] {
     layer.layer(api).oneshot(request).await.unwrap();
     [joint.account().clone(), joint.parts().limiter(&0).unwrap()].map(|limiter| {
         let snapshot = limiter.snapshot();
-        assert_eq!((snapshot.granted, snapshot.in_flight), (1, 0));
+        assert_eq!((snapshot.granted, snapshot.awaiting_response), (1, 0));
         let pause = snapshot.paused_until.map_or(0, |until| (until - Instant::now()).as_secs());
         let empty = limiter.try_acquire().err().and_then(|refusal| refusal.wait());
         pause.max(empty.map_or(0, |wait| wait.as_secs_f64().round() as u64))
@@ -242,7 +242,7 @@ async fn remaining_permits_of_an_endpoint_do_not_limit_the_account() {
     ] {
         let snapshots = snapshots_after(signal, LocalLimiter::without_quota).await;
         assert_eq!(snapshots.each_ref().map(|snapshot| snapshot.available), available, "{signal:?}");
-        assert_eq!(snapshots.map(|snapshot| snapshot.in_flight), [0, 0]);
+        assert_eq!(snapshots.map(|snapshot| snapshot.awaiting_response), [0, 0]);
     }
 }
 
@@ -404,7 +404,7 @@ async fn run_script(steps: &[Step]) -> Result<(), TestCaseError> {
     }
     let limiters = (0..3).map(|part| joint.parts().limiter(&part).unwrap()).chain([joint.account().clone()]);
     for snapshot in limiters.map(|limiter| limiter.snapshot()) {
-        prop_assert_eq!((snapshot.queued, snapshot.in_flight), (0, 0));
+        prop_assert_eq!((snapshot.queued, snapshot.awaiting_response), (0, 0));
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ async fn call_waiting_for_a_permit_does_not_reserve_the_inner_service() {
 #[tokio::test(start_paused = true)]
 async fn call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
     let bucket = refilling(1, 5);
-    let counts = || (bucket.snapshot().granted, bucket.snapshot().in_flight);
+    let counts = || (bucket.snapshot().granted, bucket.snapshot().awaiting_response);
     let layer = RateLimitLayer::new(bucket.clone());
     let mut service = layer.layer(ok_service());
     drop(service.call(Request::new(())));

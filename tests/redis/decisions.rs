@@ -51,7 +51,7 @@ async fn permit_of_a_dropped_waiter_goes_to_the_next_waiter() {
     tokio::task::yield_now().await;
     drop(first);
     next.await.unwrap().unwrap();
-    assert_eq!(limiter.snapshot().in_flight, 0);
+    assert_eq!(limiter.snapshot().awaiting_response, 0);
 }
 
 /// During a deployment, old and new processes may have different quotas.

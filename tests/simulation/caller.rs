@@ -83,10 +83,11 @@ impl Host {
         // The pool looks for idle connections once in this time.
         sleep(IDLE_TIMEOUT * 2 + Duration::from_secs(1)).await;
         for api in apis {
-            let Snapshot { queued, in_flight, .. } = (api.snapshot)();
+            let Snapshot { queued, awaiting_response, .. } = (api.snapshot)();
             let open = self.open.count(api.link);
-            if (queued, in_flight, open) != (0, 0, 0) {
-                let left = format!("{queued} queued, {in_flight} in flight, {open} connections");
+            if (queued, awaiting_response, open) != (0, 0, 0) {
+                let left =
+                    format!("{queued} queued, {awaiting_response} awaiting a response, {open} connections");
                 self.history.violate(format_args!("{}: left at the end: {left}", api.link));
             }
         }

@@ -71,7 +71,7 @@ impl Core {
             other_quotas: self.server.others_at(now),
             granted: self.granted,
             refused: self.refused,
-            in_flight: self.permits_in_flight(),
+            awaiting_response: self.permits_in_flight(),
             requests_in_flight,
             units: self.units.iter().flat_map(|units| units.states(now)).collect(),
             learned: self.learned().map(timed),

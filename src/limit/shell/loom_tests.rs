@@ -185,10 +185,10 @@ fn permits_in_flight_are_never_fewer_than_those_that_were_not_released() {
             let at = other.try_take(NonZeroU32::MIN).unwrap();
             other.dropped((NonZeroU32::MIN, at), false, None);
         });
-        let in_flight = limiter.snapshot().in_flight;
+        let in_flight = limiter.snapshot().awaiting_response;
         assert!((1..=2).contains(&in_flight), "{in_flight}");
         thread.join().unwrap();
-        assert_eq!(limiter.snapshot().in_flight, 1);
+        assert_eq!(limiter.snapshot().awaiting_response, 1);
     });
 }
 

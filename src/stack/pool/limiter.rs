@@ -262,8 +262,9 @@ mod tests {
     /// Asserts that `grant_now` returns `None` and has no side effects.
     #[track_caller]
     fn assert_undecided(bucket: &LocalLimiter, request: &PermitRequest) {
-        let counts =
-            |snapshot: Snapshot| (snapshot.granted, snapshot.refused, snapshot.in_flight, snapshot.queued);
+        let counts = |snapshot: Snapshot| {
+            (snapshot.granted, snapshot.refused, snapshot.awaiting_response, snapshot.queued)
+        };
         let before = counts(bucket.snapshot());
         assert!(bucket.grant_now(request).is_none());
         assert_eq!(counts(bucket.snapshot()), before);
@@ -280,12 +281,12 @@ mod tests {
             assert_eq!(bucket.snapshot(), waited.snapshot());
         }
         let snapshot = bucket.snapshot();
-        assert_eq!((snapshot.granted, snapshot.in_flight, snapshot.available), (3, 3, 1));
+        assert_eq!((snapshot.granted, snapshot.awaiting_response, snapshot.available), (3, 3, 1));
         assert_undecided(&bucket, &costing(2));
         // A pool passes the bounds of the request. They count no refusal either.
         assert_undecided(&bucket, &costing(2).with_max_wait(Duration::ZERO).with_max_queue(0));
         drop((granted, take(1)));
-        assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (4, 0));
+        assert_eq!((bucket.snapshot().granted, bucket.snapshot().awaiting_response), (4, 0));
         let mut waiting = task::spawn(bucket.acquire());
         assert_pending!(waiting.poll());
         assert_undecided(&bucket, &PermitRequest::new());

@@ -283,7 +283,7 @@ impl Checks {
             self.permits
         );
         violation_if!(
-            snapshot.in_flight + in_block != in_flight || snapshot.queued != queued,
+            snapshot.awaiting_response + in_block != in_flight || snapshot.queued != queued,
             "{snapshot:?} at {now}, expected {in_flight} in flight, {queued} queued"
         );
         self.held.retain(|until| now < *until);

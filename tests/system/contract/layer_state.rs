@@ -26,7 +26,7 @@ impl LayerState {
     pub(crate) fn assert_idle(&self, case: &LayerCase, inner: &FaultyService, services: usize, lost: u32) {
         let label = &case.label;
         if let Some(snapshot) = self.limiter.as_ref().map(|limiter| limiter()) {
-            assert_eq!((snapshot.queued, snapshot.in_flight), (0, 0), "{label}: {snapshot:?}");
+            assert_eq!((snapshot.queued, snapshot.awaiting_response), (0, 0), "{label}: {snapshot:?}");
         }
         if let Some(budget) = &self.budget {
             let (left, full) = (budget.left(), budget.capacity());

@@ -94,7 +94,7 @@ impl Api {
     pub(crate) fn is_idle(&self) -> bool {
         let (quota, now) = (quota(RECOVERY_LIMIT), self.snapshot());
         let available = if self.number == SHARED { quota.limit() } else { quota.burst() };
-        (now.queued, now.in_flight, now.paused_until, now.available) == (0, 0, None, available)
+        (now.queued, now.awaiting_response, now.paused_until, now.available) == (0, 0, None, available)
     }
 }
 

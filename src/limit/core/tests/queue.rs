@@ -25,7 +25,7 @@ fn next_waiter_is_served_on_time_after_the_first_one_leaves() {
     assert_eq!(core.run(SECOND, 2 * SECOND), [(2 * SECOND, wasted)]);
     core.cancel(wasted, 2 * SECOND);
     core.cancel(wasted, 2 * SECOND);
-    assert_eq!((core.snapshot(0).granted, core.snapshot(0).in_flight), (2, 1));
+    assert_eq!((core.snapshot(0).granted, core.snapshot(0).awaiting_response), (2, 1));
     assert!(matches!(core.status(wasted, 2 * SECOND), Status::Refused(_)));
 }
 
