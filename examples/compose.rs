@@ -71,8 +71,8 @@ async fn call() -> Result<(), BoxError> {
         let Some(status) = attempt.outcome.and_then(Outcome::status) else {
             return Err("an attempt got no response".into());
         };
-        let waited = attempt.waited.as_millis();
-        println!("limit       attempt {} waited {waited} ms for its permit", attempt.number);
+        let queued = attempt.queued.as_millis();
+        println!("limit       attempt {} waited {queued} ms for its permit", attempt.number);
         print!("retry       attempt {}: {status}", attempt.number);
         match attempt.delay {
             Some(delay) => println!(", retried after {} ms", delay.as_millis()),

@@ -38,7 +38,7 @@ pub(crate) async fn svg() -> Result<String, BoxError> {
             let (start, end, name) = (start.as_secs_f64(), end.as_secs_f64(), name.to_owned());
             parts.push(Part { start, end, name, color, is_attempt });
         };
-        let sent = attempt.started + attempt.waited;
+        let sent = attempt.started + attempt.queued;
         part(attempt.started, sent, "queued", ORANGE, false);
         part(sent, ended, status.as_str(), if status.is_success() { BLUE } else { VERMILION }, true);
         if let Some(delay) = attempt.delay {

@@ -35,8 +35,8 @@ impl Column<'_> {
         statuses
     }
 
-    fn waited(&self) -> Duration {
-        self.reports().map(Report::waited).sum()
+    fn queued(&self) -> Duration {
+        self.reports().map(Report::queued).sum()
     }
 
     /// Returns the given percentile of the calls' durations.
@@ -79,9 +79,9 @@ pub(crate) fn summary(columns: &[Column<'_>]) -> String {
     row("requests at the server", &|column| column.server_count(|log| log.requests.len()));
     row("connections at the server", &|column| column.server_count(|log| log.connections));
     row("violations of the limit", &|column| column.server_count(RequestLog::violations));
-    row("waited for the limiter", &|column| seconds(column.waited()));
+    row("waited for the limiter", &|column| seconds(column.queued()));
     row("  average per call", &|column| {
-        seconds(column.waited() / u32::try_from(column.calls.len().max(1)).unwrap_or(u32::MAX))
+        seconds(column.queued() / u32::try_from(column.calls.len().max(1)).unwrap_or(u32::MAX))
     });
     row("p50 of a call", &|column| seconds(column.percentile(50)));
     row("p99 of a call", &|column| seconds(column.percentile(99)));

@@ -12,8 +12,8 @@ pub struct AttemptReport {
     pub number: u32,
     /// The time from the start of the call to the start of this attempt.
     pub started: Duration,
-    /// How long this attempt waited for the limiter.
-    pub waited: Duration,
+    /// How long this attempt waited in the limiter's queue.
+    pub queued: Duration,
     /// How long this attempt waited for a connection or an HTTP/2 stream. Includes the time to open a connection. Only
     /// the crate's own [`transport`](crate::transport) reports this time.
     pub connection_wait: Duration,
@@ -52,7 +52,7 @@ pub struct ConnectTimes {
 #[derive(Default)]
 pub(super) struct Attempt {
     pub(super) started: OptionalDuration,
-    pub(super) waited: OptionalDuration,
+    pub(super) queued: OptionalDuration,
     pub(super) connection_wait: OptionalDuration,
     pub(super) sent: OptionalDuration,
     pub(super) ended: OptionalDuration,
@@ -71,7 +71,7 @@ impl Attempt {
         AttemptReport {
             number,
             started: self.started.get().unwrap_or_default(),
-            waited: self.waited.get().unwrap_or_default(),
+            queued: self.queued.get().unwrap_or_default(),
             connection_wait: self.connection_wait.get().unwrap_or_default(),
             connect: self.connect.as_deref().copied(),
             sent: self.sent.get(),

@@ -16,7 +16,7 @@ pub(crate) struct CallSummary {
     pub(crate) service: Option<Arc<str>>,
     pub(crate) request_id: Option<HeaderValue>,
     pub(crate) attempts: usize,
-    pub(crate) waited: Duration,
+    pub(crate) queued: Duration,
     pub(crate) server_request_id: Option<Arc<str>>,
     /// The attempt that the event shows.
     pub(crate) attempt: Option<AttemptReport>,
@@ -52,7 +52,7 @@ impl CallContext {
             service: outside.and_then(|identity| identity.naming.service.clone()),
             request_id: outside.map(|identity| identity.request_id.clone()),
             attempts: state.attempts.iter().count(),
-            waited: state.waited.get().unwrap_or_default(),
+            queued: state.queued.get().unwrap_or_default(),
             server_request_id: state.server_request_id.clone(),
             attempt: if state.deferred { state.attempts.last_report() } else { None },
         }

@@ -10,7 +10,7 @@
 //!     let Some(report) = Report::from_response(response) else { return };
 //!     for attempt in report.attempts() {
 //!         if let Some(status) = attempt.outcome.and_then(Outcome::status) {
-//!             println!("attempt {} got {status} after {:?}", attempt.number, attempt.waited);
+//!             println!("attempt {} got {status} after {:?}", attempt.number, attempt.queued);
 //!         }
 //!     }
 //! }
@@ -196,7 +196,7 @@ impl CallContext {
 
     /// Returns whether the call has waited for a permit, and has no deadline yet.
     pub(crate) fn has_waited_without_deadline(&self) -> bool {
-        self.deadline().is_none() && self.0.shared.state().waited.get().is_some()
+        self.deadline().is_none() && self.0.shared.state().queued.get().is_some()
     }
 
     /// Records how long an attempt waited for its connection, and the times of a connection that was opened for it.

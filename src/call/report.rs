@@ -135,9 +135,9 @@ impl Report {
         state.after_processing || state.attempts.were_processed(otherwise)
     }
 
-    /// Returns the total time that all attempts waited for the limiter.
-    pub fn waited(&self) -> Duration {
-        self.shared.state().waited.get().unwrap_or_default()
+    /// Returns the total time that all attempts waited in the limiter's queue.
+    pub fn queued(&self) -> Duration {
+        self.shared.state().queued.get().unwrap_or_default()
     }
 
     /// Returns the total time between the end of an attempt and the start of the next one.
@@ -176,7 +176,7 @@ impl fmt::Display for Report {
         if let Some(stop) = self.stop_reason() {
             write!(f, ", {}", stop.as_str())?;
         }
-        for (name, time) in [("queued", self.waited()), ("backoff", self.backoff())] {
+        for (name, time) in [("queued", self.queued()), ("backoff", self.backoff())] {
             if !time.is_zero() {
                 write!(f, ", {name} {}", short(time))?;
             }
@@ -191,7 +191,7 @@ impl fmt::Debug for Report {
             .field("service", &self.service())
             .field("request_id", &self.request_id())
             .field("server_request_id", &self.server_request_id())
-            .field("waited", &self.waited())
+            .field("queued", &self.queued())
             .field("attempts", &self.attempts())
             .field("stop_reason", &self.stop_reason())
             .finish()

@@ -61,7 +61,7 @@ pub(super) struct State {
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<Arc<str>>,
     pub(super) keys: SentKeys,
-    pub(super) waited: OptionalDuration,
+    pub(super) queued: OptionalDuration,
     /// When the request began to wait for its permit, after the start of the call. `None` if it does not wait.
     pub(super) waits_since: OptionalDuration,
     pub(super) attempts: Attempts,
@@ -140,9 +140,9 @@ impl State {
     /// Adds the time of a wait for a permit to the call and to its running attempt.
     pub(super) fn add_wait(&mut self, waited: Duration) {
         self.waits_since = OptionalDuration::NONE;
-        self.waited.add(waited);
+        self.queued.add(waited);
         if let Some(attempt) = &mut self.attempts.last {
-            attempt.waited.add(waited);
+            attempt.queued.add(waited);
         }
     }
 

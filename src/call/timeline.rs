@@ -52,7 +52,7 @@ impl State {
         let not_sent = if is_not_sent { "(not_sent)" } else { "" };
         let mut text = format!("{name}{not_sent}");
         let Some(ended) = attempt.ended.get().or(self.expired().get()) else { return (text, Duration::ZERO) };
-        let before = [attempt.started, attempt.waited].map(|time| time.get().unwrap_or_default());
+        let before = [attempt.started, attempt.queued].map(|time| time.get().unwrap_or_default());
         let took = ended.saturating_sub(sum(before.into_iter()));
         let _ = write!(text, "@{}", short(took));
         (text, took)

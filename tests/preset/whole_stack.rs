@@ -27,7 +27,7 @@ async fn total_timeout_covers_backoffs_attempts_and_waits_in_the_limiter_queue()
         assert_eq!([attempts[0].delay, attempts[1].delay], [Some(100 * MILLI), Some(200 * MILLI)]);
         assert_eq!(attempts[1].ended, Some(10_100 * MILLI));
         assert_eq!(attempts[2].started, 10_300 * MILLI);
-        assert_eq!((attempts[2].waited, report.waited()), (49_700 * MILLI, 49_700 * MILLI));
+        assert_eq!((attempts[2].queued, report.queued()), (49_700 * MILLI, 49_700 * MILLI));
         assert_eq!(report.stop_reason(), Some(StopReason::Success));
         headers.extend(scripted.seen().into_iter().map(|seen| {
             let mut headers = seen.head.headers;

@@ -68,7 +68,7 @@ async fn report_of_a_successful_call_contains_every_attempt() {
     let response = service.oneshot(get(URI)).await.unwrap();
     let report = report(&response);
     assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Success), 6));
-    assert_eq!((report.request_id(), report.waited()), (None, Duration::ZERO));
+    assert_eq!((report.request_id(), report.queued()), (None, Duration::ZERO));
     let attempts = report.attempts();
     let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome.unwrap()).collect();
     let rejected = |status| Outcome::Rejected(StatusCode::from_u16(status).unwrap());
@@ -93,7 +93,7 @@ async fn report_of_a_successful_call_contains_every_attempt() {
         assert_eq!(attempt.number, index as u32 + 1);
         assert_eq!(attempt.started, seen.at - start);
         assert_eq!(attempt.delay.is_some(), index < 5);
-        assert_eq!(attempt.waited, Duration::ZERO);
+        assert_eq!(attempt.queued, Duration::ZERO);
     }
     assert_eq!(attempts[5].ended, Some(start.elapsed()));
 }

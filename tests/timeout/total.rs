@@ -66,7 +66,7 @@ async fn deadline_covers_poll_ready_and_the_wait_for_the_limiter() {
         .service(ScriptedService::new([Status(200)]));
     let error = service.oneshot(get(URI)).await.unwrap_err();
     let report = error.report().unwrap();
-    assert_eq!((start.elapsed(), report.waited()), (secs(3), secs(3)), "{report}");
+    assert_eq!((start.elapsed(), report.queued()), (secs(3), secs(3)), "{report}");
 }
 
 /// The total timeout has its own timer. The per-attempt timeout also ends at the deadline, but its timer has no
