@@ -157,6 +157,7 @@ impl LocalLimiter {
     /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log.
     ///   The first quota of another unit does not count earlier amounts.
     /// - A waiter whose cost exceeds the new quotas is refused.
+    /// - A pause and the empty quotas that the server has reported stay. [`resume`](Self::resume) discards them.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         let quotas: Vec<_> = quotas.into_iter().collect();
         self.locked(|core, now| core.set_quotas(&quotas, now));

@@ -91,7 +91,9 @@ impl RetryLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number is 0.
+    /// Returns an error if the number is 0. No other setter of this layer validates its argument.
+    /// [`StackBuilder::with_max_attempts`](crate::stack::StackBuilder::with_max_attempts) has no `Result`: its `layer`
+    /// and `client` return the error.
     pub fn with_max_attempts(self, max_attempts: u32) -> Result<Self, InvalidConfig> {
         let max_attempts = at_least_one(max_attempts)?;
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
