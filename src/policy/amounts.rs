@@ -23,7 +23,7 @@ const UNITS: usize = 5;
 ///   [`with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight).
 /// - A limiter ignores the units for which it has no quota and learns no rate.
 /// - An amount above the limit of the quota counts as the limit. Otherwise the request could never be sent. A
-///   [bucket](crate::Quota::bucket#tokens-points-and-other-units) refills an actual amount above its capacity.
+///   [bucket](crate::Quota::bucket) refills an actual amount above its capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amounts([u32; UNITS]);
 

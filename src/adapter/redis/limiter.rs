@@ -67,7 +67,7 @@ use crate::{
 /// - If a process crashes, its estimates count until they leave the window.
 /// - A window of a unit has no burst: its limit is available at any time of the window, as with a
 ///   [sliding window](crate::limit::LocalLimiter::sliding_window).
-/// - A [bucket](Quota::bucket#tokens-points-and-other-units) of a unit is settled as with a `LocalLimiter`. An estimate
+/// - A [bucket](Quota::bucket) of a unit is settled as with a `LocalLimiter`. An estimate
 ///   above its capacity counts as the capacity in each quota of the unit, and an actual amount as at most ten times the
 ///   capacity. A returned amount is up to 4 % of the capacity smaller than necessary.
 /// - While amounts delay a waiter, its process queries the store at least every 300 ms, because another process may
