@@ -21,6 +21,10 @@ const LONGEST_WINDOW: u64 = 120 * SECOND;
 /// A quota with more than a request, or a token, per 100 ns is not real, and determines no rate.
 const LEAST_INTERVAL: u64 = 100;
 
+/// A quota that is not reported any more expires after at most a day, in nanoseconds. Otherwise one response with
+/// distant resets would fill the list for years.
+const LONGEST_KEPT: u64 = 86_400 * SECOND;
+
 /// The maximum number of quotas that are stored.
 const MAX_QUOTAS: usize = 8;
 
@@ -39,6 +43,8 @@ struct ServerQuota {
     is_exact: bool,
     is_of_resource: bool,
     reset_at: u64,
+    /// A window after the reset.
+    expires_at: u64,
 }
 
 impl ServerQuota {
@@ -53,7 +59,7 @@ impl ServerQuota {
 
     /// Returns whether a window has passed since the reset, without another report.
     fn is_expired(&self, now: u64) -> bool {
-        self.reset_at.saturating_add(self.window) <= now
+        self.expires_at <= now
     }
 }
 
@@ -121,6 +127,8 @@ impl ServerQuotas {
             quota.window = reported.window().map_or(longest, nanos);
             quota.is_exact = reported.window().is_some();
             (quota.limit, quota.is_of_resource) = (limit, reported.is_of_resource());
+            let expires_at = quota.reset_at.saturating_add(quota.window);
+            quota.expires_at = expires_at.min(now.saturating_add(LONGEST_KEPT));
             if quota.pace().is_some() {
                 usage.is_half |= reported.left() < quota.limit / 2;
                 usage.is_used_up |= reported.left() < (quota.limit / USED_UP_PART).max(1);
@@ -159,6 +167,7 @@ impl ServerQuotas {
                     is_exact: false,
                     is_of_resource: false,
                     reset_at,
+                    expires_at: 0,
                 });
                 self.quotas.len() - 1
             })

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// 86,400 s in nanoseconds.
+const DAY: u64 = 86_400 * SECOND;
+
 #[test]
 fn header_quota_sets_the_rate_with_a_margin_of_two_percent() {
     let mut learner = Learner::new(f64::INFINITY);
@@ -162,6 +165,32 @@ fn quota_that_the_server_no_longer_reports_expires_one_window_after_its_reset() 
     };
     assert_eq!([(30, 0), (90, 1), (90, 19)].map(|(limit, at)| read(limit, at)), [Some(30); 3]);
     assert_eq!(read(90, 20), Some(90));
+}
+
+#[test]
+fn distant_resets_in_one_response_prevent_no_rate_for_more_than_a_day() {
+    let names: Vec<_> = (0..8).map(|name| format!("\"a{name}\";r=1;t=946080000")).collect();
+    let distant = reported(&[("ratelimit", names.join(",").as_bytes())]);
+    let bucket = [
+        ("x-ratelimit-limit", b"102".as_slice()),
+        ("x-ratelimit-remaining", b"50"),
+        ("x-ratelimit-reset", b"1"),
+        ("x-ratelimit-bucket", b"b"),
+    ];
+    for (headers, day, rate) in [
+        (quota(102, 1, 50), DAY - 1, None),
+        (quota(102, 1, 50), DAY, Some(100.0)),
+        // The only quota, although of a bucket.
+        (reported(&bucket), DAY, Some(100.0)),
+    ] {
+        let mut learner = Learner::new(f64::INFINITY);
+        for (remaining, now) in [(&distant, 0), (&headers, day)] {
+            let observation = Observation { remaining, ..response(Acceptance::Accepted, now) };
+            learner.advance(progress(1, 0), 1, now);
+            learner.observe(&observation, progress(1, 0), now);
+        }
+        assert_eq!(learner.rate, rate);
+    }
 }
 
 #[test]
