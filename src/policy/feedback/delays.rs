@@ -16,13 +16,11 @@ use crate::policy::{
 };
 
 /// The headers that state a delay, in the order of their precedence, with the unit of a number.
-pub(super) static DELAYS: [(HeaderName, Scale); 6] = [
+pub(super) static DELAYS: [(HeaderName, Scale); 5] = [
     // Milliseconds are more precise than `Retry-After`. OpenAI and Azure send both.
     (HeaderName::from_static("retry-after-ms"), Scale::Millis),
     (HeaderName::from_static("x-ms-retry-after-ms"), Scale::Millis),
     (RETRY_AFTER, Scale::Seconds),
-    // Jira.
-    (HeaderName::from_static("beta-retry-after"), Scale::Seconds),
     // MailerLite.
     (HeaderName::from_static("x-ratelimit-retry-after"), Scale::Seconds),
     // Oracle Aggregation Gateway.
@@ -34,7 +32,7 @@ static NAMES: LazyLock<[Vec<&str>; 26]> = LazyLock::new(|| {
     let own = DELAYS
         .iter()
         .map(|(name, _)| name.as_str())
-        .chain(super::SCOPES.iter().map(|(name, _)| name.as_str()));
+        .chain(super::SCOPES.iter().map(|(name, ..)| name.as_str()));
     let mut names: Vec<_> = own.chain(rate_limit::names()).collect();
     names.sort_unstable();
     array::from_fn(|letter| names.iter().copied().filter(|name| place(name) == letter).collect())

@@ -21,12 +21,25 @@ mod tests;
 
 pub(crate) use self::delays::{has_limits, retry_after};
 
-/// The headers that state what a throttle concerns, and the beginnings of the values that mean the account. Discord,
-/// Stripe and Jira send them. The other values mean one endpoint, bucket or object.
-static SCOPES: [(HeaderName, &[&str]); 3] = [
-    (HeaderName::from_static("x-ratelimit-scope"), &["global"]),
-    (HeaderName::from_static("stripe-rate-limited-reason"), &["global"]),
-    (HeaderName::from_static("ratelimit-reason"), &["jira-quota"]),
+/// The headers that state what a throttle concerns, and their values. A value that ends with `-` is the beginning of
+/// several. Discord, Stripe and Jira send them.
+static SCOPES: [(HeaderName, [(&str, Scope); 3]); 3] = [
+    (
+        HeaderName::from_static("x-ratelimit-scope"),
+        [("global", Scope::Account), ("user", Scope::Endpoint), ("shared", Scope::Endpoint)],
+    ),
+    (
+        HeaderName::from_static("stripe-rate-limited-reason"),
+        [("global-", Scope::Account), ("endpoint-", Scope::Endpoint), ("resource-specific", Scope::Endpoint)],
+    ),
+    (
+        HeaderName::from_static("ratelimit-reason"),
+        [
+            ("jira-quota-", Scope::Account),
+            ("jira-burst-", Scope::Endpoint),
+            ("jira-per-issue-", Scope::Endpoint),
+        ],
+    ),
 ];
 
 /// Whether the server rejects requests because there are too many.
@@ -108,26 +121,6 @@ impl<'a> Reading<'a> {
         self.has_limits
     }
 
-    /// Returns whether the server is currently rejecting all requests, not only this one.
-    ///
-    /// | response | throttled |
-    /// |---|---|
-    /// | 429, 503, 529 (overloaded), 509 (bandwidth exceeded), 420 (EVE Online), a status of the dialect | yes |
-    /// | 403 (GitHub, Salesforce) and 418 (Binance) | if it requests a delay, or reports a quota without permits |
-    /// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
-    /// | any other status | no |
-    ///
-    /// The `Retry-After` of a throttled response pauses every caller of the limiter. The `Retry-After` of any other
-    /// response delays only the call that received the response. The statuses 520–524 and 530 report a failed exchange
-    /// between a CDN and its origin. These statuses also delay only one call, because one slow resource must not stop
-    /// all callers.
-    pub(crate) fn is_throttled(&self) -> bool {
-        match &self.signal {
-            Some(signal) => signal.is_throttled,
-            None => self.acceptance() != Acceptance::Accepted,
-        }
-    }
-
     /// Returns whether the status says that the server rejects requests because there are too many.
     #[inline]
     fn is_rejecting(&self) -> bool {
@@ -135,12 +128,27 @@ impl<'a> Reading<'a> {
             || matches!(self.status.as_u16(), 403 | 418) && self.asks_to_wait()
     }
 
-    /// Returns whether the headers request a delay, or report a quota without remaining permits.
+    /// Returns whether the headers request a delay, or report a quota without remaining permits. A delay of zero is no
+    /// request: Jira Data Center sends it while permits remain.
     fn asks_to_wait(&self) -> bool {
-        self.has_headers && (retry_after(self.headers, self.wall).is_some() || self.has_no_permits())
+        let delay = || retry_after(self.headers, self.wall).filter(|delay| !delay.is_zero());
+        self.has_headers && (delay().is_some() || self.has_no_permits())
     }
 
-    /// Returns whether the server accepted the request, with regard to its rate limit.
+    /// Returns whether the server accepted the request, with regard to its rate limit. Otherwise it is currently
+    /// rejecting all requests, not only this one.
+    ///
+    /// | response | accepted |
+    /// |---|---|
+    /// | 429, 503, 529 (overloaded), 509 (bandwidth exceeded), 420 (EVE Online), a status of the dialect | no |
+    /// | 403 (GitHub, Salesforce) and 418 (Binance) | unless it requests a delay, or reports a quota without permits |
+    /// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | no |
+    /// | any other status | yes |
+    ///
+    /// The `Retry-After` of a response that is not accepted pauses every caller of the limiter. The `Retry-After` of
+    /// any other response delays only the call that received the response. The statuses 520–524 and 530 report a failed
+    /// exchange between a CDN and its origin. These statuses also delay only one call, because one slow resource must
+    /// not stop all callers.
     #[inline]
     pub(crate) fn acceptance(&self) -> Acceptance {
         *self.acceptance.get_or_init(|| self.read_acceptance())
@@ -200,7 +208,8 @@ impl<'a> Reading<'a> {
     /// Returns which limits the response concerns, if the server states it. Returns `None` for an accepted response.
     ///
     /// Without a statement, a throttle concerns the resource or bucket whose quota is empty. GitHub throttles an
-    /// account with the headers of a resource that has remaining permits.
+    /// account with the headers of a resource that has remaining permits. An unknown statement may mean the account, so
+    /// the result is `None`.
     pub(crate) fn scope(&self) -> Option<Scope> {
         if !self.has_limits() || self.acceptance() == Acceptance::Accepted {
             return None;
@@ -208,16 +217,15 @@ impl<'a> Reading<'a> {
         if let Some(signal) = &self.signal {
             return signal.scope;
         }
-        let stated = SCOPES.iter().find_map(|(name, account)| {
-            let value = self.headers.get(name)?.to_str().ok()?;
-            let is_account = account.iter().any(|known| value.starts_with(known));
-            Some(if is_account { Scope::Account } else { Scope::Endpoint })
-        });
-        stated.or_else(|| {
-            let mut empty = self.remaining().iter().filter(|quota| quota.left() == 0).peekable();
-            empty.peek()?;
-            empty.all(Remaining::is_of_resource).then_some(Scope::Endpoint)
-        })
+        let stated = SCOPES.iter().find_map(|(name, known)| Some((self.headers.get(name)?, known)));
+        if let Some((value, known)) = stated {
+            let value = value.to_str().unwrap_or_default();
+            let fits = |known: &str| value == known || known.ends_with('-') && value.starts_with(known);
+            return known.iter().find_map(|(known, scope)| fits(known).then_some(*scope));
+        }
+        let mut empty = self.remaining().iter().filter(|quota| quota.left() == 0).peekable();
+        empty.peek()?;
+        empty.all(Remaining::is_of_resource).then_some(Scope::Endpoint)
     }
 
     /// Returns the delay for all requests: that of a throttled response.
@@ -246,7 +254,8 @@ impl<'a> Reading<'a> {
             return None;
         }
         let delay = self.stated_delay().or_else(|| {
-            let remaining = if self.is_throttled() { self.remaining() } else { &[] };
+            let is_accepted = self.acceptance() == Acceptance::Accepted;
+            let remaining = if is_accepted { &[] } else { self.remaining() };
             let empty = remaining.iter().filter(|remaining| remaining.left() == 0);
             empty.map(|remaining| remaining.reset_after()).max()
         });
@@ -261,6 +270,10 @@ impl<'a> Reading<'a> {
         }
         self.remaining.get_or_init(|| {
             let mut list = rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
+            // A quota that the server does not enforce yet causes no error.
+            let is_other_error =
+                self.status.as_u16() >= 400 && !is_throttle_status(self.dialect, self.status);
+            list.retain(|quota| !(is_other_error && quota.is_beta()));
             if let Some((left, reset_after)) = of_signal {
                 let is_of_resource =
                     self.signal.as_ref().is_some_and(|signal| signal.scope == Some(Scope::Endpoint));

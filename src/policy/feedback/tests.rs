@@ -80,7 +80,7 @@ fn prefers_a_valid_retry_after_ms_header_to_retry_after() {
             Some(Duration::from_micros(10_250)),
         ),
         (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"soon")], millis(20)),
-        (&[("beta-retry-after", b"50"), ("retry-after", b"1")], millis(1_000)),
+        (&[("beta-retry-after", b"50")], None),
         (&[("retry-after", b"1"), ("x-ms-retry-after-ms", b"1500.2, 1600")], millis(1_600)),
         (&[("retry-after-ms", b"300, 99"), ("retry-after-ms", b"250")], millis(300)),
         (&[("x-ratelimit-retry-after", b"2")], millis(2_000)),
@@ -110,21 +110,51 @@ fn returns_the_longest_delay_of_several_retry_after_headers() {
 fn treats_a_403_and_a_418_as_throttled_only_with_a_delay_or_an_empty_quota() {
     let empty = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "9")];
     let left = [("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")];
-    let heads: [&[(&'static str, &str)]; 4] = [&[], &left, &empty, &[("retry-after", "60")]];
-    for (place, head) in heads.into_iter().enumerate() {
+    // A gateway in front of GitHub.
+    let of_gateway = [("ratelimit-remaining", "99"), ("ratelimit-reset", "20"), empty[0], empty[1]];
+    let heads: [(&[(&'static str, &str)], bool); 12] = [
+        (&[], false),
+        (&left, false),
+        (&empty, true),
+        (&of_gateway, true),
+        (&[("retry-after", "60")], true),
+        // Jira Data Center sends a delay of zero while permits remain.
+        (&[left[0], left[1], ("retry-after", "0")], false),
+        (&[("retry-after", "Sun, 06 Nov 1960 08:49:37 GMT"), ("retry-after-ms", "-1, -1")], false),
+        (&[("retry-after", "Thu, 01 Jan 1970 00:00:00 GMT")], false),
+        // Jira reports how it would limit the request if the limit were in force.
+        (&[left[0], left[1], ("beta-retry-after", "50")], false),
+        (&[("beta-ratelimit", "\"tenant-app-quota\";r=0;t=2788")], false),
+        // Tyk, with a limit of zero for an unlimited key.
+        (&[("x-ratelimit-limit", "0"), empty[0], ("x-ratelimit-reset", "0")], false),
+        (&[("x-ratelimit-limit", "-1"), empty[0], empty[1]], false),
+    ];
+    for (head, is_throttle) in heads {
         let headers = head_of(head.iter().map(|(name, value)| (*name, value.as_bytes())));
         for status in 100..1_000 {
             let expected = match status {
                 420 | 429 | 503 | 509 | 529 => true,
-                403 | 418 => place >= 2,
+                403 | 418 => is_throttle,
                 _ => false,
             };
             let status = StatusCode::from_u16(status).unwrap();
             let reading = Reading::new(&STANDARD, status, &headers, None, || UNIX_EPOCH);
-            assert_eq!(reading.is_throttled(), expected, "{status} {head:?}");
             let is_accepted = reading.acceptance() == Acceptance::Accepted;
             assert_eq!(is_accepted, !expected, "{status} {head:?}");
         }
+    }
+}
+
+#[test]
+fn quota_in_beta_delays_only_a_throttled_response() {
+    let headers = head_of([("beta-ratelimit", b"\"tenant-app-quota\";r=0;t=2788".as_slice())]);
+    for (status, expected) in [(200, 1), (403, 0), (429, 1), (500, 0), (503, 0)] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let reading = Reading::new(&STANDARD, status, &headers, None, || UNIX_EPOCH);
+        assert_eq!(reading.remaining().len(), expected, "{status}");
+        let delay = (status == 429).then_some(Duration::from_secs(2_788));
+        assert_eq!(reading.requested_delay(), delay, "{status}");
+        assert_eq!(reading.is_rejected(), status == 429, "{status}");
     }
 }
 
@@ -148,7 +178,7 @@ fn has_limits_in(name: &str) -> bool {
 
 #[test]
 fn recognizes_every_header_and_no_similar_name() {
-    let own = DELAYS.iter().map(|(name, _)| name).chain(SCOPES.iter().map(|(name, _)| name));
+    let own = DELAYS.iter().map(|(name, _)| name).chain(SCOPES.iter().map(|(name, ..)| name));
     let names: Vec<_> = rate_limit::names().chain(own.map(HeaderName::as_str)).collect();
     let is_known = |name: &str| names.contains(&name);
     for name in &names {

@@ -44,6 +44,7 @@ const END_OF_MILLIS: u64 = 1_000_000_000_000_000;
 /// | `6m0s`, `2m52.8s`, `547ms` | a duration with the units `d`, `h`, `m`, `s`, `ms`, `us` and `ns` |
 /// | `Sun, 06 Nov 1994 08:49:37 GMT` | an HTTP-date, in one of its three forms |
 /// | `2026-01-01T01:00:25Z`, `2026-01-01T02:00:25.5+01:00` | a moment of RFC 3339 |
+/// | `2026-01-01T01:05Z` | the same without seconds: the start of the next minute |
 ///
 /// Returns `None` for any other text. Each result is rounded up to a nanosecond, and is at most `MAX_REQUESTED_DELAY`.
 /// `served` is called at most once.

@@ -76,6 +76,10 @@ pub struct Remaining {
     pub(super) unit: Unit,
     /// Whether the headers name the resource or bucket of the quota.
     pub(super) is_of_resource: bool,
+    /// Whether the server reports the quota, but does not enforce it yet.
+    pub(super) is_beta: bool,
+    /// Whether no header states the reset, so that it follows from the window.
+    pub(super) is_estimate: bool,
     pub(super) left: u64,
     pub(super) reset_after: Duration,
     pub(super) limit: Option<u64>,
@@ -85,7 +89,9 @@ pub struct Remaining {
 impl Remaining {
     /// Creates a quota of the account whose limit and window are unknown.
     pub(super) fn new(policy: u64, name: QuotaName, unit: Unit, left: u64, reset_after: Duration) -> Self {
-        Self { policy, name, unit, is_of_resource: false, left, reset_after, limit: None, window: None }
+        let [is_of_resource, is_beta, is_estimate] = [false; 3];
+        let (limit, window) = (None, None);
+        Self { policy, name, unit, is_of_resource, is_beta, is_estimate, left, reset_after, limit, window }
     }
 
     /// Returns a number that identifies the quota. The number is the same in all responses of a server that report the
@@ -116,6 +122,14 @@ impl Remaining {
     /// apply to the other requests of the account.
     pub const fn is_of_resource(&self) -> bool {
         self.is_of_resource
+    }
+
+    pub(crate) const fn is_beta(&self) -> bool {
+        self.is_beta
+    }
+
+    pub(crate) const fn is_estimate(&self) -> bool {
+        self.is_estimate
     }
 
     /// Returns how many permits remain. A request may cost several permits, or none.

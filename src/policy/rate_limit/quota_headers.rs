@@ -69,7 +69,7 @@ impl QuotaHeaders {
         Self { reset: Some(Written(name)), ..self }
     }
 
-    /// Reads from this header how many permits each window has.
+    /// Reads from this header how many permits each window has. A quota with a limit of zero or below is ignored.
     pub fn with_limit(self, name: HeaderName) -> Self {
         Self { limit: Some(Written(name)), ..self }
     }

@@ -40,7 +40,8 @@ pub(super) struct Hit<'a> {
 /// header is valid.
 ///
 /// The table in `rows` lists the headers. Of its first forms, only the first one that contains a valid quota is read,
-/// because a server that sends several of them reports the same quota in each:
+/// because a server that sends several of them reports the same quota in each. If permits of that quota remain, the
+/// empty quotas of a later form are added, because a gateway may have put the first form in front of the server's own:
 ///
 /// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10 and -11, whose syntax is the same. The
 ///    name may also be a Token. If `t` is missing, the parameter `w` for the same name in `RateLimit-Policy` replaces
@@ -62,8 +63,9 @@ pub(super) struct Hit<'a> {
 /// - Without a reset, more permits are expected after a window, and in a bucket after its share of one permit.
 ///
 /// A malformed header is ignored completely, as RFC 9651 specifies. So are the headers of a row that contradict each
-/// other, because more permits remain than its limit. The headers of a response with an `Age` above zero are ignored,
-/// because they report the permits that remained when the response was cached.
+/// other, because more permits remain than its limit. A quota whose limit is zero or negative is ignored, because
+/// services report such a limit for a quota that they do not apply. The headers of a response with an `Age` above zero
+/// are ignored, because they report the permits that remained when the response was cached.
 ///
 /// The rows of `custom` come first, and a header of theirs belongs to no other row.
 pub fn remaining(
@@ -88,18 +90,22 @@ pub fn remaining(
         }
     }
     hits.sort_by_key(|hit| hit.row);
-    let (mut list, mut has_form) = (Vec::new(), false);
+    let (mut list, mut has_form, mut is_empty) = (Vec::new(), false, false);
     for hits in hits.chunk_by(|one, other| one.row == other.row) {
         let place = hits[0].row;
         let row = match custom.get(place) {
             Some(custom) => &custom.row(),
             None => row(place - custom.len()),
         };
-        if row.is_form && has_form {
+        if row.is_form && is_empty {
             continue;
         }
-        let quotas = row.read(hits, || *served).unwrap_or_default();
-        has_form |= row.is_form && !quotas.is_empty();
+        let mut quotas = row.read(hits, || *served).unwrap_or_default();
+        if row.is_form {
+            quotas.retain(|quota| !has_form || quota.left == 0);
+            has_form |= !quotas.is_empty();
+            is_empty |= quotas.iter().any(|quota| quota.left == 0);
+        }
         quotas.into_iter().for_each(|quota| add(&mut list, quota));
     }
     list
@@ -108,7 +114,7 @@ pub fn remaining(
 impl Row<'_> {
     /// Reads the headers of this row. Returns `None` if they are malformed or contradict each other.
     fn read(&self, hits: &[Hit<'_>], served: impl Fn() -> SystemTime) -> Option<Vec<Remaining>> {
-        let quotas = if has(hits, Field::Structured) {
+        let mut quotas = if has(hits, Field::Structured) {
             structured_quotas::read(self, hits)
         } else if has(hits, Field::Lists) {
             self.lists(hits)
@@ -117,6 +123,8 @@ impl Row<'_> {
         } else {
             self.numbers(hits, served)
         }?;
+        // Brave and Tyk report a limit of zero for a quota that they do not apply.
+        quotas.retain(|quota| quota.limit != Some(0));
         let is_possible = |quota: &Remaining| quota.limit.is_none_or(|limit| quota.left <= limit);
         quotas.iter().all(is_possible).then_some(quotas)
     }
@@ -156,7 +164,7 @@ impl Row<'_> {
             let reset_after = if has_reset { resets.next()?? } else { window? };
             let is_of_resource = !scope.is_empty() && scope != ACCOUNT;
             let quota = Remaining::new(policy, name, self.unit, left, reset_after);
-            quotas.push(Remaining { is_of_resource, limit, window, ..quota });
+            quotas.push(Remaining { is_of_resource, is_estimate: !has_reset, limit, window, ..quota });
         }
         resets.next().is_none().then_some(quotas)
     }
@@ -173,7 +181,7 @@ impl Row<'_> {
         let window = self.window?.min(MAX_REQUESTED_DELAY);
         let (used, limit) = (whole_number(used)?, whole_number(limit).filter(|limit| *limit > 0)?);
         let quota = self.quota(name, limit.saturating_sub(used), window.div_f64(limit as f64));
-        Some(Remaining { limit: Some(limit), window: Some(window), ..quota })
+        Some(Remaining { is_estimate: true, limit: Some(limit), window: Some(window), ..quota })
     }
 
     /// Returns a quota with this name.

@@ -37,6 +37,7 @@ fn items(row: &Row<'_>, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
         let [left, reset_after, partition] = parameters(text, ["r", "t", "pk"])?;
         let unknown = Policy { limit: None, window: None, unit: Some(row.unit) };
         let Policy { limit, window, unit } = policies.get(name).copied().unwrap_or(unknown);
+        let is_estimate = reset_after.is_none();
         let reset_after = match reset_after {
             Some(value) => Some(Duration::from_secs(natural(value)?)),
             None => window,
@@ -46,7 +47,8 @@ fn items(row: &Row<'_>, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
             let policy = policy(name, partition.map(str::as_bytes));
             let name = QuotaName::of(name.trim_matches('"'), &row.name);
             let quota = Remaining::new(policy, name, unit, left?, reset_after);
-            list.push(Remaining { is_of_resource: partition.is_some(), limit, window, ..quota });
+            let (is_of_resource, is_beta) = (partition.is_some(), row.name.starts_with("beta-"));
+            list.push(Remaining { is_of_resource, is_beta, is_estimate, limit, window, ..quota });
         }
         Some(())
     })?;

@@ -164,6 +164,19 @@ fn reads_the_newest_valid_form_of_rate_limit_headers() {
 }
 
 #[test]
+fn reads_an_empty_quota_in_an_older_form_behind_a_gateway() {
+    let gateway = [("ratelimit-limit", "100"), ("ratelimit-remaining", "99"), ("ratelimit-reset", "20")];
+    let own = |left| [("x-ratelimit-remaining", left), ("x-ratelimit-reset", "300")];
+    for (left, expected) in [("0", &[(0, 300), (99, 20)][..]), ("0, 7", &[(99, 20)]), ("7", &[(99, 20)])] {
+        assert_eq!(read(&[&gateway[..], &own(left)].concat()), expected, "{left}");
+    }
+    let empty = [("ratelimit-remaining", "0"), ("ratelimit-reset", "20")];
+    assert_eq!(read(&[&empty[..], &own("0")].concat()), [(0, 20)], "the same quota in each form");
+    let third = [("x-rate-limit-remaining", "0"), ("x-rate-limit-reset", "9")];
+    assert_eq!(read(&[&gateway[..], &own("7"), &third].concat()), [(0, 9), (99, 20)]);
+}
+
+#[test]
 fn ignores_rate_limit_headers_of_a_cached_response() {
     let cases = [("0", 1), ("000", 1), ("", 1), ("-1", 1), ("old", 1), ("1", 0), (" 60 ", 0)];
     for (age, expected) in cases {

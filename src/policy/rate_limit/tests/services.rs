@@ -24,7 +24,7 @@ fn read(lines: Lines<'_>) -> Vec<Quota> {
 fn reads_the_headers_of_every_service() {
     use Unit::{InputTokens, Points, Requests, Tokens};
     type Case<'a> = (&'a str, Lines<'a>, &'a [Quota]);
-    let cases: [Case<'_>; 21] = [
+    let cases: [Case<'_>; 24] = [
         (
             "GitHub",
             &[
@@ -182,6 +182,33 @@ fn reads_the_headers_of_every_service() {
             "Cloudflare",
             &[("ratelimit", "\"default\";r=50;t=30"), ("ratelimit-policy", "\"default\";q=100;w=60")],
             &[(Requests, 50, 30.0, Some(100), Some(60))],
+        ),
+        (
+            "Brave, without a limit per month",
+            &[
+                ("x-ratelimit-limit", "50, 0"),
+                ("x-ratelimit-policy", "50;w=1, 0;w=2678400"),
+                ("x-ratelimit-remaining", "49, 0"),
+                ("x-ratelimit-reset", "1, 2462826"),
+            ],
+            &[(Requests, 49, 1.0, Some(50), Some(1))],
+        ),
+        (
+            "Tyk, without a limit",
+            &[("x-ratelimit-limit", "0"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "0")],
+            &[],
+        ),
+        (
+            "Tyk, without a limit, in front of X",
+            &[
+                ("x-ratelimit-limit", "-1"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "1767231000"),
+                ("x-rate-limit-limit", "900"),
+                ("x-rate-limit-remaining", "847"),
+                ("x-rate-limit-reset", "1767229500"),
+            ],
+            &[(Requests, 847, 300.0, Some(900), None)],
         ),
     ];
     for (service, lines, expected) in cases {
