@@ -54,7 +54,7 @@ use crate::{
 /// |---|---|
 /// | concerns the part: `X-RateLimit-Scope: user`, a bucket, `Stripe-Rate-Limited-Reason: endpoint-rate` | the part |
 /// | concerns the account: `X-RateLimit-Scope: global`, `Stripe-Rate-Limited-Reason: global-rate` | the account |
-/// | states no scope | both |
+/// | states no scope, or an unknown one | both |
 ///
 /// A [`ServerSignal`](super::ServerSignal) states the scope of other responses. [`Scope::Endpoint`](super::Scope) means
 /// the part. A quota [of a resource](super::Remaining::is_of_resource) applies to the part only. The
@@ -170,7 +170,7 @@ impl PermitIssuer for JointIssuer {
                 limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response, permit.taken())
             }
             None => {
-                limiter.shared.dropped((permit.cost(), *at), false, permit.taken());
+                limiter.shared.ended_elsewhere((permit.cost(), *at), permit.taken());
                 Effect::default()
             }
         };

@@ -39,6 +39,8 @@ pub enum LimitHeaders {
     /// Jira's headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` as a time of RFC 3339, `RateLimit-Reason` and
     /// `Retry-After` if the request is rejected.
     Jira,
+    /// HubSpot's headers, which state no reset: `X-HubSpot-RateLimit-Max`, `-Remaining` and `-Interval-Milliseconds`.
+    HubSpot,
 }
 
 /// The Unix time at which a simulated server starts, in seconds. The fraction makes rounding visible.
@@ -91,6 +93,11 @@ impl LimitHeaders {
             Self::GitHub => {
                 vec![("x-ratelimit-used", used.to_string()), ("x-ratelimit-resource", "core".into())]
             }
+            Self::HubSpot => vec![
+                ("x-hubspot-ratelimit-max", capacity.to_string()),
+                ("x-hubspot-ratelimit-remaining", remaining.to_string()),
+                ("x-hubspot-ratelimit-interval-milliseconds", (millis(count.window) * 1e3).to_string()),
+            ],
             Self::Shopify => vec![("x-shopify-shop-api-call-limit", format!("{used}/{capacity}"))],
             Self::Discord => vec![
                 ("x-ratelimit-reset-after", millis(reset).to_string()),

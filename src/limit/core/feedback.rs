@@ -7,6 +7,7 @@ use super::{
     block::{Block, Blocks},
     has_quota,
     lateness::LONGEST_UNCOLLECTED,
+    server::Reporter,
     slots::Waiter,
     units::Units,
 };
@@ -47,6 +48,8 @@ pub enum End<'a> {
     Response(&'a Feedback, u64),
     /// The request was sent, but no response arrived. It may still reach the server.
     Unconfirmed,
+    /// A response arrived, but it concerns only other limiters.
+    Elsewhere,
     /// The request was not sent.
     Unsent,
 }
@@ -86,6 +89,10 @@ impl Core {
                 self.lose(grant.at, taken, true, now);
                 self.release(grant.cost, false);
             }
+            End::Elsewhere => {
+                self.lose(grant.at, taken, true, now);
+                self.release(grant.cost, false);
+            }
             End::Unsent => self.waste(grant.cost, grant.at, taken, now),
         }
         self.advance(now);
@@ -111,6 +118,9 @@ impl Core {
         if self.server.pause.is_probe(grant.at) && (is_accepted || states_end) {
             self.server.end_long_pause(now);
             self.lateness.hold(now);
+            if is_accepted {
+                self.server.disprove(&feedback.remaining);
+            }
         }
         if is_accepted && self.server.pause.awaits_acceptance() {
             self.server.pause.accept(grant.at);
@@ -164,7 +174,8 @@ impl Core {
             |quota: &&Remaining| obeys_remaining && !(ignores_requests && quota.unit() == Unit::Requests);
         let remaining = feedback.remaining.iter().filter(applies);
         let has_limits = feedback.pause.is_some() || remaining.clone().next().is_some();
-        if has_limits && self.server.apply(feedback.pause, remaining, now, uncounted) || is_changed {
+        let reporter = Reporter { is_accepted, cost: grant.cost.get().into(), sent_at, in_flight: uncounted };
+        if has_limits && self.server.apply(feedback.pause, remaining, reporter, now) || is_changed {
             self.refuse_late(now);
         }
     }

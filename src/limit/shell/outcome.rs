@@ -100,6 +100,14 @@ impl Shared {
         }
     }
 
+    /// Ends a request whose response concerns only other limiters.
+    pub(crate) fn ended_elsewhere(&self, (cost, at): (NonZeroU32, u64), taken: Option<Taken>) {
+        if !self.release_ordinary(cost) {
+            let (grant, taken) = (Grant::new(at, cost), taken.unwrap_or_default());
+            self.locked(|core, now| core.finished(grant, End::Elsewhere, &taken, now));
+        }
+    }
+
     /// Releases the permits of a request without a response, which is no longer in flight.
     #[inline]
     pub(crate) fn ended(&self, (cost, at): (NonZeroU32, u64), was_sent: bool, taken: Option<Taken>) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    gate::{Gate, Reporter},
     pause::{Pause, PauseSettings},
     slow_start::SlowStart,
     unconfirmed::Unconfirmed,
@@ -17,6 +18,9 @@ const MAX_GATES: usize = 8;
 pub(crate) struct ServerLimits {
     pub(crate) pause: Pause,
     gates: Vec<Gate>,
+    /// The policies whose empty quotas do not apply, because the server accepted the probe of a long pause although it
+    /// still reported them as empty.
+    disproved: Vec<u64>,
     /// The quotas of tokens, points and other units, and when the server reported them.
     others: (Vec<Remaining>, u64),
     /// The slow start after the last pause.
@@ -30,32 +34,13 @@ pub(crate) struct ServerLimits {
 pub(crate) static WITH_QUOTA: ServerLimits = ServerLimits::new(true);
 pub(crate) static WITHOUT_QUOTA: ServerLimits = ServerLimits::new(false);
 
-/// Allows at most `left` permits before `until`.
-#[derive(Debug, Clone)]
-struct Gate {
-    policy: u64,
-    name: QuotaName,
-    left: u64,
-    until: u64,
-    /// Whether the server reported that no permits remain. If so, permits that were granted before but are not used yet
-    /// expire.
-    shut: bool,
-    /// The largest number of remaining permits reported while the gate applied. The slow start begins with this number.
-    peak: u64,
-    /// The value of `until` on which the latest forecasts for the waiters are based.
-    forecast_until: u64,
-}
-
-/// The smallest shift of a gate's end that invalidates the forecasts: 1 s in nanoseconds. Smaller shifts come from
-/// rounding, because servers count in whole seconds.
-const SHIFT: u64 = 1_000_000_000;
-
 impl ServerLimits {
     pub(crate) const fn new(has_quota: bool) -> Self {
         let unconfirmed = Unconfirmed::new();
         Self {
             pause: Pause::new(PauseSettings::DEFAULT),
             gates: Vec::new(),
+            disproved: Vec::new(),
             others: (Vec::new(), 0),
             slow_start: None,
             has_quota,
@@ -66,7 +51,7 @@ impl ServerLimits {
     /// Discards what the server reported.
     pub(crate) fn reset(&mut self) {
         (self.pause, self.gates, self.slow_start) = (Pause::new(self.pause.settings), Vec::new(), None);
-        self.others.0 = Vec::new();
+        (self.disproved, self.others.0) = (Vec::new(), Vec::new());
     }
 
     /// Replaces the quotas of other units.
@@ -92,30 +77,32 @@ impl ServerLimits {
     }
 
     /// Applies the limits of a response that arrives now: a requested `pause` in nanoseconds, and the remaining
-    /// permits. They are reduced by `in_flight`, the permits that the server may not have counted yet. An empty quota
-    /// whose reset is later than the longest pause is a requested delay, and no gate is longer. Returns whether the
-    /// limits became stricter.
+    /// permits. They are reduced by the permits in flight. An empty quota whose reset is later than the longest pause
+    /// is a requested delay, unless the server is known to accept requests beyond it. No gate is longer than the longest
+    /// pause. Returns whether the limits became stricter.
     pub(crate) fn apply<'a>(
         &mut self,
         pause: Option<u64>,
         remaining: impl IntoIterator<Item = &'a Remaining, IntoIter: Clone>,
+        reporter: Reporter,
         now: u64,
-        in_flight: u64,
     ) -> bool {
         self.tidy(now);
         let longest = self.pause.settings.longest;
         let remaining = remaining.into_iter();
+        for remaining in remaining.clone().filter(|quota| quota.left() > 0 || !reporter.is_accepted) {
+            self.disproved.retain(|policy| *policy != remaining.policy());
+        }
+        let disproved = self.disproved.clone();
+        let remaining = remaining.filter(|remaining| !disproved.contains(&remaining.policy()));
         let empty = remaining.clone().filter(|remaining| remaining.left() == 0);
         let distant = empty.map(|empty| nanos(empty.reset_after())).filter(|reset| *reset > longest);
         let stated = pause.into_iter().chain(distant).max();
         let mut stricter = stated.is_some_and(|delay| self.state_pause(now.saturating_add(delay), now));
         for remaining in remaining {
-            let left = remaining.left().saturating_sub(in_flight);
-            let until = now.saturating_add(nanos(remaining.reset_after()).min(longest));
-            let (policy, name, peak) = (remaining.policy(), remaining.name(), remaining.left());
-            let gate = Gate { policy, name, left, until, shut: peak == 0, peak, forecast_until: until };
+            let gate = Gate::new(remaining, reporter, longest, now);
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
-                Some(known) => known.narrow(gate, now),
+                Some(known) => known.update(gate, reporter, now),
                 None => self.add(gate),
             };
         }
@@ -162,6 +149,19 @@ impl ServerLimits {
             self.begin_slow_start(self.pause.until, 1);
         }
         is_longer
+    }
+
+    /// Records that the server accepted the probe of a long pause and reported these quotas. An empty one with a
+    /// distant reset applies again when the server reports permits, or rejects a request.
+    pub(crate) fn disprove(&mut self, remaining: &[Remaining]) {
+        let longest = self.pause.settings.longest;
+        let is_distant = |quota: &&Remaining| quota.left() == 0 && nanos(quota.reset_after()) > longest;
+        for empty in remaining.iter().filter(is_distant) {
+            self.disproved.retain(|policy| *policy != empty.policy());
+            self.disproved.push(empty.policy());
+        }
+        let excess = self.disproved.len().saturating_sub(MAX_GATES);
+        self.disproved.drain(..excess);
     }
 
     /// Ends a long pause, because the server responded to its probe.
@@ -252,30 +252,6 @@ impl ServerLimits {
         let probe = self.pause.probe_at(now).map(|at| u64::from(at <= now));
         let gates = self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left);
         gates.chain(probe).chain(self.slow_start().and_then(|start| start.left(now))).min()
-    }
-}
-
-impl Gate {
-    /// Updates the gate from a new report. The gate itself counts the granted permits, so a report of more permits must
-    /// be an older one. An older report neither raises the count nor postpones the end. Returns whether the waiters'
-    /// forecasts change.
-    fn narrow(&mut self, reported: Self, now: u64) -> bool {
-        if now >= self.until {
-            *self = reported;
-            return true;
-        }
-        self.peak = self.peak.max(reported.peak);
-        let fewer = reported.left < self.left;
-        if fewer || reported.left == self.left {
-            self.left = reported.left;
-            self.until = self.until.max(reported.until);
-            self.shut |= reported.shut;
-        }
-        let changed = fewer || self.until.saturating_sub(self.forecast_until) >= SHIFT;
-        if changed {
-            self.forecast_until = self.until;
-        }
-        changed
     }
 }
 

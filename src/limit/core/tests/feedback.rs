@@ -65,7 +65,9 @@ fn remaining_permits_limit_grants_until_their_reset() {
 
 #[test]
 fn unconfirmed_request_counts_against_the_remaining_permits_for_10_seconds() {
-    for (end, after, expected) in [(End::Unconfirmed, 0, 4), (End::Unconfirmed, 11, 5), (End::Unsent, 0, 5)] {
+    for (end, after, expected) in
+        [(End::Unconfirmed, 0, 4), (End::Unconfirmed, 11, 5), (End::Elsewhere, 0, 5), (End::Unsent, 0, 5)]
+    {
         let mut core = core(BUCKET, &[]);
         let grants: Vec<_> = (0..2).map(|_| core.try_submit(one(), 0).unwrap()).collect();
         core.finished(grants[0], end, &Taken::default(), 0);

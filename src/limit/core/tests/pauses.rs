@@ -101,10 +101,12 @@ fn response_to_the_probe_of_a_long_pause_ends_or_replaces_the_pause() {
             assert_eq!(core.take_begun_pause().is_some_and(|begun| begun.probe_after.is_some()), is_long);
         }
     }
-    for mut core in paused_for_ten_hours() {
-        let probe = core.try_submit(one(), HOUR).unwrap();
-        core.finished(probe, End::Unsent, &Taken::default(), HOUR + SECOND);
-        assert_eq!(next_grant(&mut core, HOUR + SECOND), hour + second, "the next request is the probe");
+    for (end, next) in [(End::Unsent, hour + second), (End::Elsewhere, 2 * hour)] {
+        for mut core in paused_for_ten_hours() {
+            let probe = core.try_submit(one(), HOUR).unwrap();
+            core.finished(probe, end, &Taken::default(), HOUR + SECOND);
+            assert_eq!(next_grant(&mut core, HOUR + SECOND), next, "{end:?}");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of the server limits.
 
-use super::*;
+use super::{super::gate::SHIFT, *};
 
 fn gate(left: u64, until: u64) -> Gate {
     Gate {
@@ -11,7 +11,15 @@ fn gate(left: u64, until: u64) -> Gate {
         shut: false,
         peak: left,
         forecast_until: until,
+        is_estimate: false,
+        reported_at: 0,
+        ignored: 0,
     }
+}
+
+/// The response to a request that was sent at this time.
+fn sent_at(sent_at: u64) -> Reporter {
+    Reporter { is_accepted: true, cost: 1, sent_at, in_flight: 0 }
 }
 
 fn stored(limits: &ServerLimits) -> Vec<(u64, u64)> {
@@ -42,14 +50,17 @@ fn full_list_of_server_quotas_keeps_those_with_the_fewest_permits() {
 #[test]
 fn forecast_changes_if_fewer_permits_remain_or_the_reset_moves_by_a_second() {
     let mut known = gate(5, SHIFT);
-    assert!(!known.narrow(gate(5, SHIFT), 0), "same report again");
-    assert!(!known.narrow(gate(6, 9 * SHIFT), 0), "older report with more permits");
-    assert!(!known.narrow(gate(5, 2 * SHIFT - 1), 0), "end moves by less than a second");
-    assert!(known.narrow(gate(5, 2 * SHIFT), 0));
-    assert!(!known.narrow(gate(5, 2 * SHIFT), 0), "end is already known");
-    assert!(known.narrow(gate(4, SHIFT), 0));
+    assert!(!known.update(gate(5, SHIFT), sent_at(9), 0), "same report again");
+    assert!(!known.update(gate(6, 9 * SHIFT), sent_at(9), 0), "older report with more permits");
+    assert!(!known.update(gate(5, 2 * SHIFT - 1), sent_at(9), 0), "end moves by less than a second");
+    assert!(known.update(gate(5, 2 * SHIFT), sent_at(9), 0));
+    assert!(!known.update(gate(5, 2 * SHIFT), sent_at(9), 0), "end is already known");
+    assert!(known.update(gate(4, SHIFT), sent_at(9), 0));
     assert_eq!((known.left, known.until, known.peak), (4, 2 * SHIFT, 6));
-    assert!(known.narrow(gate(7, 3 * SHIFT), 2 * SHIFT), "any report replaces a gate that has ended");
+    assert!(
+        known.update(gate(7, 3 * SHIFT), sent_at(9), 2 * SHIFT),
+        "any report replaces a gate that has ended"
+    );
     assert_eq!((known.left, known.until), (7, 3 * SHIFT));
 }
 
@@ -74,7 +85,7 @@ fn server_quota_without_permits_stays_shut_until_its_reset() {
 
     let mut known = gate(0, 100);
     for (shut, then) in [(false, false), (true, true), (true, true), (false, true)] {
-        known.narrow(Gate { shut, ..gate(0, 100) }, 50);
+        known.update(Gate { shut, ..gate(0, 100) }, sent_at(9), 50);
         assert_eq!(known.shut, then);
     }
 }
@@ -107,4 +118,23 @@ fn slow_start_begins_when_the_last_limit_ends() {
     limits.add(gate(20, 100));
     limits.tidy(100);
     assert_eq!(limits.left(100), Some(20));
+}
+
+#[test]
+fn newer_report_of_more_permits_replaces_a_gate_without_a_stated_reset() {
+    let report = |left, now, is_estimate| Gate { reported_at: now, is_estimate, ..gate(left, now + 100) };
+    for (is_estimate, expected) in [(false, (4, 100)), (true, (96, 130))] {
+        let mut known = report(5, 0, is_estimate);
+        assert!(known.update(report(4, 10, is_estimate), sent_at(0), 10));
+        // Requests that were sent before the last report arrived.
+        for left in [98, 97] {
+            assert!(!known.update(report(left, 20, is_estimate), sent_at(10), 20));
+        }
+        assert_eq!(known.left, 4);
+        // The server may have counted those two requests after this one.
+        known.update(report(98, 30, is_estimate), sent_at(11), 30);
+        assert_eq!((known.left, if is_estimate { known.until } else { 100 }), expected);
+        known.update(report(97, 40, is_estimate), sent_at(29), 40);
+        assert_eq!(known.left, expected.0, "a report from before the last one");
+    }
 }
