@@ -188,6 +188,20 @@ async fn throttle_pauses_the_scope_that_it_names() {
         ),
         // A throttle without a hint.
         (429, vec![("stripe-rate-limited-reason", "endpoint-concurrency")], [0, 1]),
+        // An unknown scope may be the account.
+        (429, with(&[("retry-after", "65")], ("x-ratelimit-scope", "organization")), both),
+        (429, with(&[("retry-after", "65")], ("stripe-rate-limited-reason", "lock-timeout")), both),
+        (
+            429,
+            vec![
+                ("ratelimit-reason", "jira-cost-based"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "9"),
+                ("retry-after", "65"),
+            ],
+            both,
+        ),
+        (429, with(&[("retry-after", "65")], ("ratelimit-reason", "jira-per-issue-on-write")), part),
         // A response that does not state its scope.
         (429, vec![("retry-after", "65")], both),
         (503, vec![("retry-after", "65")], both),
@@ -200,6 +214,31 @@ async fn throttle_pauses_the_scope_that_it_names() {
             response.with_header(name, value)
         });
         assert_eq!(pauses_after(response).await, paused, "{status} {headers:?}");
+    }
+}
+
+/// The account is paused for two hours. Each later request is rejected because of its endpoint.
+#[tokio::test(start_paused = true)]
+async fn throttle_of_an_endpoint_does_not_end_the_long_pause_of_the_account() {
+    let account: [fn() -> LocalLimiter; 2] =
+        [|| LocalLimiter::adaptive([]), || LocalLimiter::paced_window(quota(1_000, 1_000, 500))];
+    for account in account {
+        let joint = joint(account(), |_| LocalLimiter::without_quota());
+        let throttled = |delay, scope| {
+            let response = ScriptedResponse::status(429).with_header("retry-after", delay);
+            response.with_header("x-ratelimit-scope", scope)
+        };
+        let api = ScriptedService::new([throttled("7200", "global"), throttled("5", "user")]);
+        let service = RateLimitLayer::new(joint.clone()).layer(api.clone());
+        let start = Instant::now();
+        for number in 0..7_100 {
+            let call = service.clone().oneshot(to(number % 3).map(|()| Body::empty()));
+            drop(timeout(millis(10), call).await);
+            sleep(millis(990)).await;
+        }
+        let times: Vec<_> = api.arrivals().times().iter().map(|at| (*at - start).as_secs()).collect();
+        assert_eq!(times, [0, 3_600], "one probe for each hour of the pause");
+        assert_eq!(joint.account().snapshot().in_flight, 0);
     }
 }
 

@@ -147,3 +147,77 @@ async fn presets_do_not_wait_for_the_reset_of_a_used_up_quota() {
         assert_arrivals(&api, start, &[0.0, 0.0]);
     }
 }
+
+/// Sends a request every 10 s for ten hours. Returns how many the limiter has let through.
+async fn sent_in_ten_hours(limiter: &LocalLimiter, respond: impl Fn(u32) -> (StatusCode, HeaderMap)) -> u32 {
+    let mut sent = 0;
+    for _ in 0..3_600 {
+        if let Ok(permit) = limiter.try_acquire() {
+            let (status, headers) = respond(sent);
+            sent += 1;
+            permit.complete(&ResponseInfo::new(status, &headers));
+        }
+        advance(seconds(10)).await;
+    }
+    sent
+}
+
+fn head(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    let fields = fields.iter();
+    fields.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+}
+
+/// Salesforce and RapidAPI accept requests beyond some quotas.
+#[tokio::test(start_paused = true)]
+async fn empty_quota_does_not_limit_requests_after_the_server_has_accepted_a_probe() {
+    let salesforce = head(&[("sforce-limit-info", "api-usage=100010/100000")]);
+    let rapid_api =
+        head(&[("x-ratelimit-requests-remaining", "-1"), ("x-ratelimit-requests-reset", "2163603")]);
+    for headers in [salesforce, rapid_api] {
+        for limiter in [LocalLimiter::without_quota(), ample_limiter()] {
+            // The first request begins a pause of an hour.
+            let accept = |_| (StatusCode::OK, headers.clone());
+            assert_eq!(sent_in_ten_hours(&limiter, accept).await, 3_600 - 359);
+            // A rejected request shows that the quota is enforced. One probe then leaves each hour.
+            let reject = |_| (StatusCode::TOO_MANY_REQUESTS, headers.clone());
+            assert_eq!(sent_in_ten_hours(&limiter, reject).await, 10);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn distant_quota_applies_again_after_the_server_has_reported_permits() {
+    let [empty, left] = ["api-usage=9/9", "api-usage=1/9"].map(|usage| head(&[("sforce-limit-info", usage)]));
+    let limiter = LocalLimiter::without_quota();
+    // The pause begins with request 0, and ends with the probe 1. The permits of request 9 replace both.
+    let sent = sent_in_ten_hours(&limiter, |number| {
+        (StatusCode::OK, if number == 9 { left.clone() } else { empty.clone() })
+    });
+    assert_eq!(sent.await, 3_600 - 2 * 359);
+}
+
+/// The limiter sees the end of the server's window in the remaining permits. A sliding window has no such end.
+#[tokio::test(start_paused = true)]
+async fn limiter_uses_a_quota_without_a_reset_and_never_exceeds_it() {
+    type MakeServer = fn(u32, Duration) -> ServerLimit;
+    let servers: [(MakeServer, u64); 3] = [
+        (ServerLimit::fixed_window, 880),
+        (|limit, window| ServerLimit::clock_window(limit, window, window / 3), 880),
+        (ServerLimit::sliding_window, 500),
+    ];
+    // At most 90 % of the server's quota.
+    let paced = || LocalLimiter::paced_window(quota(9, 1_000, 1)).with_server_remaining();
+    for (make, least) in servers {
+        for seed in 0..10 {
+            let hop = (millis(10), millis(10 + 60 * seed));
+            for (limiter, least) in [(paced(), least), (LocalLimiter::without_quota(), 500)] {
+                let server = make(100, seconds(10)).with_headers(LimitHeaders::HubSpot);
+                let traffic = Traffic { callers: 20, hop, seed };
+                traffic.run(&limiter, &server, seconds(100), seconds(100)).await;
+                let (accepted, rejected) = (server.accepted(), server.rejected());
+                let case = format!("{hop:?}: {accepted} accepted, {rejected} rejected");
+                assert!(rejected == 0 && accepted >= least, "{case}");
+            }
+        }
+    }
+}
