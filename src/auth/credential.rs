@@ -59,7 +59,7 @@ impl<G> Credential<G> {
         }
     }
 
-    /// Returns whether the source of the key has no valid key, and its last fetch failed.
+    /// Returns whether the source of the key [has failed](KeySource::has_failed).
     pub(super) fn has_failed(&self) -> bool {
         matches!(self, Self::Key(key) if key.keys.has_failed())
     }
@@ -77,7 +77,7 @@ pub(crate) struct KeyCredential {
 
 impl KeyCredential {
     /// Adds the key to the request, unless the request already has a credential there. Returns the added key, unless
-    /// the key is fixed. `ready` is the key with which the service became ready.
+    /// the key is fixed and belongs to no pool. `ready` is the key with which the service became ready.
     pub(super) fn put<B>(
         &self,
         request: &mut Request<B>,
@@ -86,7 +86,10 @@ impl KeyCredential {
     ) -> Result<Option<SentKey>, Error> {
         let formatted;
         let (placed, sent) = match &self.fixed {
-            Some(fixed) => (fixed, None),
+            Some(fixed) => {
+                let key = self.keys.fixed().filter(|_| is_member);
+                (fixed, key.map(|key| (self.keys.clone(), key.clone())))
+            }
             None => {
                 let key = self.latest(ready).map_err(auth_error)?;
                 formatted = self.placed(&key);

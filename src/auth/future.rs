@@ -51,8 +51,12 @@ where
                 StateProj::Calling { future, key } => {
                     let mut result = ready!(future.poll(cx));
                     if let (Ok(response), Some((keys, key))) = (&mut result, key) {
-                        if rejects_key(response) && keys.reject(key) {
-                            response.extensions_mut().insert(KeyReplaced);
+                        if rejects_key(response) {
+                            if keys.reject(key) {
+                                response.extensions_mut().insert(KeyReplaced);
+                            }
+                        } else if response.status().as_u16() < 400 {
+                            keys.accept(key);
                         }
                     }
                     return Poll::Ready(result);
@@ -64,7 +68,7 @@ where
 }
 
 /// Returns whether the response is a 401, or has gRPC's `UNAUTHENTICATED` in its headers.
-fn rejects_key<R>(response: &Response<R>) -> bool {
+pub(crate) fn rejects_key<R>(response: &Response<R>) -> bool {
     response.status() == StatusCode::UNAUTHORIZED
         || Code::in_head(response.headers()) == Some(Code::UNAUTHENTICATED)
 }

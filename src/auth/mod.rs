@@ -86,6 +86,7 @@ mod future;
 pub(crate) mod key;
 mod key_error;
 mod layer;
+mod member_keys;
 mod origin;
 mod placed_key;
 mod placement;
@@ -100,6 +101,7 @@ mod text;
 
 pub(crate) use self::credential::Credential;
 pub use self::future::ResponseFuture;
+pub(crate) use self::future::rejects_key;
 pub(crate) use self::key::ApiKey;
 pub use self::key::AppCredentials;
 pub use self::key_error::KeyError;

@@ -21,6 +21,7 @@ use super::{ApiKey, FreshKey, KeyError, RefreshingKey};
 use crate::{
     clock::{self, Instant},
     config::InvalidConfig,
+    policy::ExponentialBackoff,
     random::Random,
     telemetry,
 };
@@ -102,6 +103,18 @@ impl Refresher {
     pub(super) fn has_failed(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() && !state.held.as_ref().is_some_and(|held| held.is_valid(clock::now()))
+    }
+
+    /// Returns whether `key` is the current key. Returns `None` if no key is valid.
+    pub(super) fn holds(&self, key: &ApiKey) -> Option<bool> {
+        let state = self.lock();
+        let held = state.held.as_ref().filter(|held| held.is_valid(clock::now()))?;
+        Some(held.key == *key)
+    }
+
+    /// Returns the delays after failures. `None` for a file.
+    pub(super) fn backoff(&self) -> Option<ExponentialBackoff> {
+        (!self.is_file()).then_some(self.settings.backoff)
     }
 
     pub(super) fn lease(self: &Arc<Self>) -> Lease {

@@ -2,9 +2,10 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     ApiKey, KeyError, RefreshingKey,
+    member_keys::MemberKeys,
     refresh::{Lease, Refresher},
 };
-use crate::config::InvalidConfig;
+use crate::{config::InvalidConfig, policy::ExponentialBackoff};
 
 /// The source of a key: a fixed value, a file, or a closure that fetches the key.
 ///
@@ -34,9 +35,16 @@ pub struct KeySource(Source);
 enum Source {
     Fixed(ApiKey),
     Refreshing(Arc<Refresher>),
+    /// The source of a pool's member.
+    Member(Arc<MemberKeys>),
 }
 
 impl KeySource {
+    /// Creates the source of a pool's member. It also fails while the server rejects its key.
+    pub(crate) fn of_member(keys: Self) -> Self {
+        Self(Source::Member(Arc::new(MemberKeys::new(keys))))
+    }
+
     /// The default interval of [`from_file`](Self::from_file): 5 s. This is short compared to the 90 s that a kubelet
     /// may take to update a mounted secret.
     pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
@@ -89,6 +97,21 @@ impl KeySource {
         match &self.0 {
             Source::Fixed(_) => false,
             Source::Refreshing(refresher) => refresher.reject(key),
+            Source::Member(member) => member.reject(key),
+        }
+    }
+
+    /// Records that the server accepted `key`.
+    pub(super) fn accept(&self, key: &ApiKey) {
+        if let Source::Member(member) = &self.0 {
+            member.accept(key);
+        }
+    }
+
+    /// Records that a request goes to the pool's member with this source.
+    pub(crate) fn choose(&self) {
+        if let Source::Member(member) = &self.0 {
+            member.choose();
         }
     }
 
@@ -97,18 +120,47 @@ impl KeySource {
         match &self.0 {
             Source::Fixed(_) => None,
             Source::Refreshing(refresher) => refresher.last_error(),
+            Source::Member(member) => member.keys.last_error(),
         }
     }
 
-    /// Returns whether no key is valid, and the last refresh failed.
+    /// Returns whether no key is valid, and the last refresh failed. In a pool, also returns `true` while the server
+    /// rejects the key.
     pub(crate) fn has_failed(&self) -> bool {
-        matches!(&self.0, Source::Refreshing(refresher) if refresher.has_failed())
+        match &self.0 {
+            Source::Fixed(_) => false,
+            Source::Refreshing(refresher) => refresher.has_failed(),
+            Source::Member(member) => member.has_failed(),
+        }
+    }
+
+    /// Returns whether the next request to the pool's member with this source is a probe.
+    pub(crate) fn needs_probe(&self) -> bool {
+        matches!(&self.0, Source::Member(member) if member.is_rejected())
+    }
+
+    /// Returns whether `key` is the current key. Returns `None` if no key is valid.
+    pub(super) fn holds(&self, key: &ApiKey) -> Option<bool> {
+        match &self.0 {
+            Source::Fixed(fixed) => Some(fixed == key),
+            Source::Refreshing(refresher) => refresher.holds(key),
+            Source::Member(member) => member.keys.holds(key),
+        }
+    }
+
+    /// Returns the delays after the failures of a closure. `None` for a fixed key or a file.
+    pub(super) fn backoff(&self) -> Option<ExponentialBackoff> {
+        match &self.0 {
+            Source::Refreshing(refresher) => refresher.backoff(),
+            Source::Fixed(_) | Source::Member(_) => None,
+        }
     }
 
     pub(super) fn lease(&self) -> Lease {
         match &self.0 {
             Source::Fixed(key) => Ok(Ok(key.clone())),
             Source::Refreshing(refresher) => refresher.lease(),
+            Source::Member(member) => member.keys.lease(),
         }
     }
 
@@ -116,7 +168,8 @@ impl KeySource {
     pub(super) fn fixed(&self) -> Option<&ApiKey> {
         match &self.0 {
             Source::Fixed(key) => Some(key),
-            _ => None,
+            Source::Refreshing(_) => None,
+            Source::Member(member) => member.keys.fixed(),
         }
     }
 }
@@ -139,6 +192,7 @@ impl fmt::Debug for KeySource {
             Source::Fixed(_) => "value",
             Source::Refreshing(refresher) if refresher.is_file() => "file",
             Source::Refreshing(_) => "provider",
+            Source::Member(member) => return member.keys.fmt(f),
         };
         f.debug_struct("KeySource").field("source", &source).finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
 use http::HeaderValue;
 
@@ -34,6 +34,10 @@ pub struct AttemptReport {
     pub delay: Option<Duration>,
     /// What determined the length of `delay`.
     pub delay_reason: Option<DelayReason>,
+    /// The member of a [`Pool`](crate::stack::Pool) that this attempt was passed to, as its position in
+    /// [`Pool::new`](crate::stack::Pool::new), starting at 0. `None` without a pool, or if the limiter refused the
+    /// attempt.
+    pub member: Option<usize>,
 }
 
 /// How long it took to open a connection.
@@ -64,6 +68,7 @@ pub(super) struct Attempt {
     /// The name of the cause, if the attempt ended without a response.
     pub(super) failure: Option<&'static str>,
     pub(super) delay_reason: Option<DelayReason>,
+    pub(super) member: OptionalMember,
 }
 
 impl Attempt {
@@ -81,7 +86,24 @@ impl Attempt {
             requested_delay: self.requested_delay.get(),
             delay: self.delay.get(),
             delay_reason: self.delay_reason,
+            member: self.member.get(),
         }
+    }
+}
+
+/// The position of an optional member, in 2 bytes. `None` above 65,534.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OptionalMember(Option<NonZeroU16>);
+
+impl OptionalMember {
+    fn get(self) -> Option<usize> {
+        Some(usize::from(self.0?.get()) - 1)
+    }
+}
+
+impl From<usize> for OptionalMember {
+    fn from(index: usize) -> Self {
+        Self(u16::try_from(index.saturating_add(1)).ok().and_then(NonZeroU16::new))
     }
 }
 

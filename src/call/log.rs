@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use http::HeaderValue;
+use http::{HeaderValue, Uri};
 
 use super::{AttemptReport, CallContext};
 
@@ -16,6 +16,8 @@ pub(crate) struct CallSummary {
     pub(crate) service: Option<Arc<str>>,
     pub(crate) request_id: Option<HeaderValue>,
     pub(crate) attempts: usize,
+    /// The member and the URI of the last attempt that a pool passed to a member.
+    pub(crate) routed: Option<(usize, Uri)>,
     pub(crate) queued: Duration,
     pub(crate) server_request_id: Option<Arc<str>>,
     /// The attempt that the event shows.
@@ -47,11 +49,13 @@ impl CallContext {
         let state = self.0.shared.state();
         let identity = state.identity.as_ref();
         let outside = identity.filter(|identity| !identity.in_span);
+        let member = state.rare.as_deref().and_then(|rare| rare.member.as_ref());
         CallSummary {
             has_service: identity.is_some_and(|identity| identity.naming.service.is_some()),
             service: outside.and_then(|identity| identity.naming.service.clone()),
             request_id: outside.map(|identity| identity.request_id.clone()),
             attempts: state.attempts.iter().count(),
+            routed: member.and_then(|member| member.routed.clone()),
             queued: state.queued.get().unwrap_or_default(),
             server_request_id: state.server_request_id.clone(),
             attempt: if state.deferred { state.attempts.last_report() } else { None },

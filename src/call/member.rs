@@ -2,6 +2,8 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use http::Uri;
+
 use super::CallContext;
 use crate::{
     clock::{self, Instant},
@@ -23,6 +25,8 @@ pub(crate) struct Member {
     pub(crate) alternative: Option<Duration>,
     /// The times before which the next attempt must not go to a member.
     pub(crate) delays: Vec<(usize, Instant)>,
+    /// The member and the URI of the last attempt that was passed to a member, for the event of the call.
+    pub(crate) routed: Option<(usize, Uri)>,
 }
 
 /// The member to which a request goes, in the extensions of the request.
@@ -51,11 +55,30 @@ impl CallContext {
     /// Returns the member of the last attempt, if it belongs to this pool.
     pub(crate) fn member(&self, pool: usize) -> Option<Member> {
         let state = self.0.shared.state();
-        state.rare.as_deref()?.member.as_ref().filter(|member| member.pool == pool).cloned()
+        state.rare.as_deref()?.member.as_deref().filter(|member| member.pool == pool).cloned()
     }
 
     pub(crate) fn set_member(&self, member: Member) {
-        self.0.shared.state().rare.get_or_insert_default().member = Some(member);
+        match &mut self.0.shared.state().rare.get_or_insert_default().member {
+            Some(last) => **last = member,
+            none => *none = Some(Box::new(member)),
+        }
+    }
+
+    /// Records that the running attempt goes to the member at `index`, with this URI.
+    pub(crate) fn route_attempt(&self, index: usize, uri: &Uri) {
+        let mut state = self.0.shared.state();
+        if let Some(attempt) = &mut state.attempts.last {
+            attempt.member = index.into();
+        }
+        if let Some(member) = state.rare.as_deref_mut().and_then(|rare| rare.member.as_mut()) {
+            member.routed = Some((index, uri.clone()));
+        }
+    }
+
+    /// Returns the member of the pool that got the last attempt, if there is a pool.
+    pub(crate) fn served_by(&self) -> Option<usize> {
+        Some(self.0.shared.state().rare.as_deref()?.member.as_ref()?.routed.as_ref()?.0)
     }
 
     /// Records whether the next attempt may go to another member. It may if `is_free`, or if no member may have

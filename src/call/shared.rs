@@ -86,8 +86,8 @@ pub(super) struct State {
 pub(super) struct Rare {
     /// The latest generated idempotency key and its header.
     pub(super) idempotency_key: Option<(HeaderName, HeaderValue)>,
-    /// `None` unless a pool has chosen a member.
-    pub(super) member: Option<Member>,
+    /// `None` unless a pool has chosen a member. Boxed, because most calls have no pool.
+    pub(super) member: Option<Box<Member>>,
     pub(super) retry_after: OptionalDuration,
     /// When the deadline ended the call, after the start of the call.
     pub(super) expired: OptionalDuration,

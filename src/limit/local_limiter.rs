@@ -193,6 +193,11 @@ impl LocalLimiter {
         })
     }
 
+    /// Returns whether no amount exceeds the limit of a quota.
+    pub(crate) fn fits(&self, amounts: &Amounts) -> bool {
+        self.locked(|core, _| core.fits(amounts))
+    }
+
     /// Returns the current state, for diagnostics and metrics.
     pub fn snapshot(&self) -> Snapshot {
         self.shared.snapshot()

@@ -66,12 +66,16 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
     let (report, summary) = (call.report(), call.summary());
     let ended = report.stop_reason();
     let attempts = Some(summary.attempts).filter(|count| *count > 1);
+    // Only the call of a pool has one.
+    let routed = summary.routed.as_ref();
     // The span of the call contains the method if it is known, and an absolute URL.
     let outside = LazyCell::new(|| {
         let is_alone = summary.request_id.is_some();
         (is_alone || known(&subject.method).is_none() || subject.uri.scheme().is_none()).then_some(subject)
     });
-    let unnamed = LazyCell::new(|| outside.filter(|_| !summary.has_service).map(|subject| &subject.uri));
+    // The span of the call contains no URL of a member.
+    let uri = LazyCell::new(|| routed.map(|(_, uri)| uri).or_else(|| outside.map(|subject| &subject.uri)));
+    let unnamed = LazyCell::new(|| uri.filter(|_| !summary.has_service));
     let failed = result.map_or(true, |response| response.has_failed(ended));
     let attempt = summary.attempt.as_ref();
     let connect = attempt.and_then(|attempt| attempt.connect);
@@ -95,7 +99,8 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 http.request.method = outside.map(|subject| field::display(&subject.method)),
                 server.address = unnamed.and_then(address).as_deref(),
                 server.port = unnamed.and_then(port),
-                url.path = TextValue::of(outside.map(|subject| subject.uri.path())).value(),
+                url.path = TextValue::of(uri.map(Uri::path)).value(),
+                member = routed.map(|(index, _)| index),
                 http.response.status_code = result.ok().map(|response| response.status.as_u16()),
                 rpc.response.status_code = result.ok().and_then(|response| response.code()),
                 error.type = result.err().map(|error| error.kind().as_str()),

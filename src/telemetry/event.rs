@@ -105,10 +105,12 @@ pub(crate) fn paused(
 ) {
     metric::record(PAUSE_DURATION, call, &[], pause);
     let service = LazyCell::new(|| call.and_then(CallContext::service));
+    let member = LazyCell::new(|| call.and_then(CallContext::served_by));
     match probe_after {
         Some(probe_after) => warn!(
             target: LIMIT,
             service = service.as_deref(),
+            member = *member,
             pause_ms = millis(pause),
             probe_after_ms = millis(probe_after),
             "limiter paused by the server beyond the longest pause"
@@ -116,6 +118,7 @@ pub(crate) fn paused(
         None => info!(
             target: LIMIT,
             service = service.as_deref(),
+            member = *member,
             pause_ms = millis(pause),
             quota = quota.as_ref().map(QuotaName::as_str),
             "limiter paused by the server"

@@ -1,5 +1,8 @@
 //! Tests a client with a pool of members: which member gets which request, with which key, and after which delay.
 
+mod choice;
+mod keys;
+
 use std::{
     collections::HashSet,
     sync::atomic::{AtomicBool, AtomicU32},

@@ -6,6 +6,7 @@ mod attempt_header;
 mod call_events;
 mod filters;
 mod layer_order;
+mod pools;
 mod redaction;
 mod reference;
 mod refusals;
@@ -44,7 +45,7 @@ use tower_outbound::{
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    stack::StackBuilder,
+    stack::{Pool, StackBuilder},
     test_util::ScriptedResponse,
     timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };

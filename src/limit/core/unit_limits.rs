@@ -152,6 +152,11 @@ impl Core {
         self.units.as_ref().map_or(Amounts::NONE, |units| units.stored_amounts(amounts, granted))
     }
 
+    /// Returns whether no amount exceeds the limit of a quota. A larger amount waits only for the limit.
+    pub fn fits(&self, amounts: &Amounts) -> bool {
+        self.units.as_ref().is_none_or(|units| units.fit(amounts))
+    }
+
     /// Changes the limits of the amounts of all waiters.
     pub(super) fn limit_amounts(&mut self) {
         if self.queue.amounts.is_none() {

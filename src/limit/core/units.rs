@@ -205,6 +205,11 @@ impl Units {
         })
     }
 
+    /// Returns whether no amount exceeds the limit of a quota.
+    pub(super) fn fit(&self, amounts: &Amounts) -> bool {
+        self.quotas.states.iter().all(|it| amounts.get(it.unit()) <= it.quota.limit())
+    }
+
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
     pub(crate) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
         if self.is_stored {

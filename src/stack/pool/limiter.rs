@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     pin::pin,
     sync::{
         Arc,
@@ -40,6 +41,8 @@ struct Choice {
     pool: Pool,
     /// Whether the request already belongs to a member. The call then keeps the member that it has recorded.
     is_renewed: bool,
+    /// Whether the request was resent after a 401. It is no probe, because it is not resent again.
+    is_resent: bool,
     /// The indices of the members, in the order of preference.
     members: Vec<usize>,
     /// The members that have not refused the request since it began to wait.
@@ -61,31 +64,36 @@ impl PoolLimiter {
     fn choice(&self, head: RequestHead<'_>) -> Choice {
         let all = self.pool.members.len();
         let sent = head.extensions.get::<Chosen>().filter(|sent| sent.pool == self.pool.id());
-        let last = head.extensions.get().and_then(|call: &CallContext| call.member(self.pool.id()));
+        let call = head.extensions.get::<CallContext>();
+        let last = call.and_then(|call| call.member(self.pool.id()));
+        let is_resent = last.is_some() && call.is_some_and(CallContext::is_key_replaced);
         let (first, len) = match (sent, &last) {
             // The request already belongs to a member, and its permit has expired.
             (Some(sent), _) => (sent.index, 1),
-            (None, Some(member)) if member.is_fixed => (member.index, 1),
+            (None, Some(member)) if member.is_fixed && !self.resends_elsewhere(member) => (member.index, 1),
             // Another member than that of the last attempt goes first.
             (None, Some(member)) => (member.index + 1, all),
             (None, None) => (self.next.load(Relaxed), all),
         };
-        let mut members: Vec<_> = (0..len).map(|next| first.wrapping_add(next) % all).collect();
-        let has_key = |index: &usize| !self.pool.members[*index].keys.has_failed();
-        if members.iter().any(has_key) {
-            members.retain(has_key);
-        }
+        let members = (0..len).map(|next| first.wrapping_add(next) % all).collect();
         let delays = last.map_or_else(Vec::new, |last| last.delays);
-        Choice { pool: self.pool.clone(), is_renewed: sent.is_some(), open: Vec::new(), members, delays }
+        let (pool, is_renewed, open) = (self.pool.clone(), sent.is_some(), Vec::new());
+        Choice { pool, is_renewed, is_resent, members, open, delays }
+    }
+
+    /// Returns whether the request goes to another member after a 401, because this one has no other key.
+    fn resends_elsewhere(&self, last: &Member) -> bool {
+        !last.is_bound && self.pool.must_leave(last.index)
     }
 
     /// Records that the request has its permit from this member.
     fn choose(&self, call: Option<&CallContext>, index: usize, request: &PermitRequest) {
         self.next.store(index + 1, Relaxed);
+        self.pool.members[index].keys.choose();
         let Some(call) = call else { return };
         let pool = self.pool.id();
-        let (delays, is_bound) =
-            call.member(pool).map_or_else(Default::default, |it| (it.delays, it.is_bound));
+        let (delays, is_bound, routed) =
+            call.member(pool).map_or_else(Default::default, |it| (it.delays, it.is_bound, it.routed));
         let needs = Needs {
             cost: request.cost(),
             amounts: *request.amounts(),
@@ -93,7 +101,7 @@ impl PoolLimiter {
             max_wait: request.max_wait(),
         };
         let (is_fixed, alternative) = (true, None);
-        call.set_member(Member { pool, index, needs, is_fixed, is_bound, alternative, delays });
+        call.set_member(Member { pool, index, needs, is_fixed, is_bound, alternative, delays, routed });
     }
 }
 
@@ -115,6 +123,20 @@ impl SelectLimiter for PoolLimiter {
 }
 
 impl Choice {
+    /// Returns the members that may get the request, in the order of preference: those that have a key, and of these,
+    /// those whose limits fit its amounts. If there are none, the condition does not apply.
+    fn eligible(&self, request: &PermitRequest) -> Cow<'_, [usize]> {
+        let pool = &self.pool.members;
+        let mut with_key = preferred(Cow::Borrowed(&self.members), |index| !pool[index].keys.has_failed());
+        if self.is_resent {
+            with_key = preferred(with_key, |index| !pool[index].keys.needs_probe());
+        }
+        if request.amounts().is_empty() {
+            return with_key;
+        }
+        preferred(with_key, |index| pool[index].limiter.fits(request.amounts()))
+    }
+
     /// Returns how long the member may not get the request.
     fn delay(&self, index: usize) -> Duration {
         delay_of(&self.delays, index)
@@ -129,12 +151,14 @@ impl Choice {
     /// Returns the open member with the shortest expected wait, and this wait.
     fn earliest(&self, request: &PermitRequest) -> Option<(usize, Duration)> {
         let wait = |index: usize| self.expected(index, request).map_or(Duration::MAX, |[wait, _]| wait);
-        self.open.iter().map(|index| (*index, wait(*index))).min_by_key(|(_, wait)| *wait)
+        let eligible = self.eligible(request);
+        let open = eligible.iter().filter(|index| self.open.contains(index));
+        open.map(|index| (*index, wait(*index))).min_by_key(|(_, wait)| *wait)
     }
 
     /// Takes the permits of the first member that can grant them now. Returns them with the index of their member.
     fn grant_now(&self, request: &PermitRequest) -> Option<(Permit<'static>, usize)> {
-        self.members
+        self.eligible(request)
             .iter()
             .filter(|index| self.delay(**index).is_zero())
             .find_map(|index| Some((self.pool.members[*index].limiter.grant_now(request)?, *index)))
@@ -170,7 +194,8 @@ impl Choice {
     }
 
     /// Waits in the queue of one member. Returns `None` if another member can grant the permits immediately, or earlier
-    /// than this one after the forecast time of this one.
+    /// than this one after the forecast time of this one. Also returns `None` if the request may no longer go to this
+    /// member, because its key source has failed.
     async fn wait_at(
         &self,
         index: usize,
@@ -211,11 +236,20 @@ impl Choice {
             }
             let (other, earliest) = self.earliest(&request)?;
             let is_earlier = earliest.is_zero() || clock::now() >= due && earliest < alone;
-            if other != index && is_earlier {
+            if other != index && (is_earlier || self.pool.must_leave(index)) {
                 return None;
             }
         }
     }
+}
+
+/// Returns the members that meet the condition, or all members if none meets it.
+fn preferred(members: Cow<'_, [usize]>, meets: impl Fn(usize) -> bool) -> Cow<'_, [usize]> {
+    if members.iter().all(|index| meets(*index)) {
+        return members;
+    }
+    let preferred: Vec<_> = members.iter().copied().filter(|index| meets(*index)).collect();
+    if preferred.is_empty() { members } else { preferred.into() }
 }
 
 #[cfg(test)]

@@ -103,13 +103,24 @@ impl Pool {
         K: Into<KeySource>,
     {
         let member = |(url, keys, limiter): (U, K, LocalLimiter)| {
-            Ok(Member { base: BaseUrl::parse(url.as_ref())?, keys: keys.into(), limiter })
+            let keys = KeySource::of_member(keys.into());
+            Ok(Member { base: BaseUrl::parse(url.as_ref())?, keys, limiter })
         };
         let members = members.into_iter().map(member).collect::<Result<Arc<[_]>, _>>()?;
         if members.is_empty() {
             return Err(InvalidConfig::new("pool", "no members", "at least one member"));
         }
         Ok(Self { members })
+    }
+
+    /// Returns whether a member other than `index` has a key that the server does not reject.
+    fn has_other_key(&self, index: usize) -> bool {
+        self.members.iter().enumerate().any(|(other, member)| other != index && !member.keys.has_failed())
+    }
+
+    /// Returns whether a request must leave the member, because it has no key, but another member has one.
+    fn must_leave(&self, index: usize) -> bool {
+        self.members.get(index).is_some_and(|member| member.keys.has_failed()) && self.has_other_key(index)
     }
 
     /// Identifies the pool: all clones have the same id.

@@ -13,7 +13,8 @@ use tower_service::Service;
 
 use super::Pool;
 use crate::{
-    call::{CallContext, Chosen, Member, Needs, delay_of},
+    auth::rejects_key,
+    call::{CallContext, Chosen, KeyReplaced, Member, Needs, delay_of},
     clock,
     error::{BoxError, Error, MaybeRejected},
     limit::PermitRequest,
@@ -116,6 +117,9 @@ impl Routing {
             // The header has the host of the builder's base URL. The client adds the host of the member.
             request.headers_mut().remove(HOST);
         }
+        if let Some(call) = &call {
+            call.route_attempt(index, request.uri());
+        }
         request.extensions_mut().insert(Chosen { pool: self.pool.id(), index });
         Ok(Box::new(Routed { routing: Arc::clone(self), call, index }))
     }
@@ -130,6 +134,19 @@ struct Routed {
 }
 
 impl Routed {
+    /// Marks the rejection of a key that has no successor, so that the request is resent to another member. The request
+    /// stays with a member that may have processed an earlier attempt.
+    fn leave<R>(&self, response: &mut Response<R>) {
+        let pool = &self.routing.pool;
+        let is_bound = || {
+            let member = self.call.as_ref().and_then(|call| call.member(pool.id()));
+            member.is_none_or(|member| member.is_bound)
+        };
+        if rejects_key(response) && pool.must_leave(self.index) && !is_bound() {
+            response.extensions_mut().insert(KeyReplaced);
+        }
+    }
+
     /// Records whether another member can serve the next attempt before the deadline.
     fn end<R>(&self, result: &Result<Response<R>, Error>) {
         let pool = &self.routing.pool;
@@ -174,8 +191,9 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let result = ready!(this.future.poll(cx));
+        let mut result = ready!(this.future.poll(cx));
         if let Some(routed) = this.routed {
+            let _ = result.as_mut().map(|response| routed.leave(response));
             routed.end(&result);
         }
         Poll::Ready(result)

@@ -1,0 +1,51 @@
+//! Tests which member of a pool gets a request, and where the caller sees it.
+
+use super::*;
+
+/// Returns a limiter of `limit` points and 600 requests per minute.
+fn points(limit: u32) -> LocalLimiter {
+    let points = Quota::per_minute(limit).unwrap().with_unit(Unit::Points).unwrap();
+    LocalLimiter::paced_window([Quota::per_minute(600).unwrap(), points])
+}
+
+/// The second member would grant an amount above its limit as soon as its whole limit is available.
+#[tokio::test(start_paused = true)]
+async fn request_goes_to_a_member_whose_limits_fit_its_amounts() {
+    let service = service(ok, ok);
+    let client = builder(pool(points(6_000), points(1_200))).client_with_service(service.clone()).unwrap();
+    let send = |amount| client.post("/chat").extension(Amounts::of(Unit::Points, amount)).send();
+    for _ in 0..10 {
+        assert_eq!(send(1_300).await.unwrap().status(), 200);
+    }
+    assert_eq!(places(&service), ["eu"; 10]);
+    // The amount fits both members, or none.
+    for amount in [1_200, 7_000] {
+        tokio::time::sleep(120 * SECOND).await;
+        let before = service.calls();
+        for _ in 0..2 {
+            assert_eq!(send(amount).await.unwrap().status(), 200);
+        }
+        let mut places = places(&service).split_off(before);
+        places.sort();
+        assert_eq!(places, ["eu", "us"], "{amount}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn report_names_the_member_of_each_attempt() {
+    let service = service(throttled, ok);
+    let client = builder(pool(per_second(10), per_second(10))).client_with_service(service).unwrap();
+    let response = client.post("/chat").await.unwrap();
+    let attempts = report(&response).attempts();
+    assert_eq!(attempts.iter().map(|attempt| attempt.member).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    // The limiters of both members refuse the second attempt.
+    let service = self::service(throttled, throttled);
+    let [eu, us] = [(); 2].map(|()| per_second(10));
+    us.pause_until(Instant::now() + 600 * SECOND);
+    let builder = builder(pool(eu, us)).with_total_timeout(5 * SECOND);
+    let response = builder.client_with_service(service).unwrap().post("/chat").await.unwrap();
+    assert_eq!(report(&response).attempts()[0].member, Some(0));
+    let alone = ScriptedService::new([200]);
+    let client = StackBuilder::new(EU).unwrap().without_credential().client_with_service(alone).unwrap();
+    assert_eq!(report(&client.get("/").await.unwrap()).attempts()[0].member, None);
+}

@@ -1,0 +1,158 @@
+//! Tests a pool with a member whose key the server rejects.
+
+use super::*;
+
+fn is_of_eu(seen: &Seen) -> bool {
+    seen.header("authorization") == Some("Bearer eu-key")
+}
+
+/// Returns a service that rejects the key of the first member while `rejects` is `true`.
+fn rejecting(rejects: &Arc<AtomicBool>) -> ScriptedService {
+    let rejects = Arc::clone(rejects);
+    ScriptedService::from_fn(move |seen| {
+        if is_of_eu(seen) && rejects.load(Relaxed) { ScriptedResponse::status(401) } else { ok() }
+    })
+}
+
+fn with_eu_key(keys: KeySource, service: &ScriptedService) -> Client {
+    let members = [(EU, keys, per_second(10)), (US, key("us-key").into(), per_second(10))];
+    builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap()
+}
+
+fn eu_key(provider: impl Fn(u32) -> Result<ApiKey, BoxError> + Send + Sync + 'static) -> KeySource {
+    let fetches = AtomicU32::new(0);
+    RefreshingKey::new(move || ready(provider(fetches.fetch_add(1, Relaxed)).map(FreshKey::new))).into()
+}
+
+/// Sends one request every 500 ms. Returns how many did not end with a 200.
+async fn failures_of(calls: u32, client: &Client) -> u32 {
+    let mut failures = 0;
+    for _ in 0..calls {
+        failures += u32::from(client.post("/chat").await.unwrap().status() != 200);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    failures
+}
+
+/// The call that finds the rejection is resent to the other member. The sources whose closure provides no other key
+/// notice this only after the resend.
+#[tokio::test(start_paused = true)]
+async fn member_whose_key_is_rejected_gets_only_probes() {
+    let path = std::env::temp_dir().join(format!("tower-outbound-pool-{}", std::process::id()));
+    std::fs::write(&path, "eu-key").unwrap();
+    let no_key = || BoxError::from("revoked");
+    for (name, keys, most_failures) in [
+        ("fixed", key("eu-key").into(), 0),
+        ("unchanged file", KeySource::from_file(&path).unwrap(), 0),
+        (
+            "failing closure",
+            eu_key(move |fetch| if fetch == 0 { Ok(key("eu-key")) } else { Err(no_key()) }),
+            1,
+        ),
+        ("closure with the same key", eu_key(|_| Ok(key("eu-key"))), 1),
+    ] {
+        let service = rejecting(&Arc::new(AtomicBool::new(true)));
+        let client = with_eu_key(keys, &service);
+        let failures = failures_of(60, &client).await;
+        let rejected = service.seen().iter().filter(|seen| is_of_eu(seen)).count();
+        assert!(failures <= most_failures, "{name}: {failures} of 60 calls failed");
+        assert!((4..=9).contains(&rejected), "{name}: {rejected} requests with the rejected key in 30 s");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_with_a_rejected_key_is_resent_to_the_other_member() {
+    let service = rejecting(&Arc::new(AtomicBool::new(true)));
+    let client = with_eu_key(key("eu-key").into(), &service);
+    let response = client.post("/chat").body("hello").await.unwrap();
+    assert_eq!((response.status(), places(&service)), (StatusCode::OK, vec!["eu".into(), "us".into()]));
+    let attempts = report(&response).attempts();
+    assert_eq!(attempts.iter().map(|attempt| attempt.member).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    assert_eq!(service.seen()[1].body.as_deref(), Some(&b"hello"[..]));
+}
+
+/// One wrong 401 takes a member out for at most a second.
+#[tokio::test(start_paused = true)]
+async fn member_whose_key_is_accepted_again_gets_requests_again() {
+    let rejects = Arc::new(AtomicBool::new(true));
+    let service = rejecting(&rejects);
+    let client = with_eu_key(key("eu-key").into(), &service);
+    assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    rejects.store(false, Relaxed);
+    for _ in 0..4 {
+        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    }
+    assert_eq!(places(&service)[1..], ["us"; 5]);
+    tokio::time::sleep(SECOND).await;
+    for _ in 0..4 {
+        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    }
+    let eu = places(&service)[6..].iter().filter(|place| *place == "eu").count();
+    assert_eq!(eu, 2, "{:?}", places(&service));
+}
+
+/// The probe takes a second to be rejected. Requests meanwhile go to the other member.
+#[tokio::test(start_paused = true)]
+async fn only_one_probe_is_sent_at_a_time() {
+    let service = ScriptedService::from_fn(|seen| {
+        if is_of_eu(seen) { ScriptedResponse::status(401).with_delay(SECOND / 2) } else { ok() }
+    });
+    let client = with_eu_key(key("eu-key").into(), &service);
+    client.post("/chat").await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    let calls = join_all((0..8).map(|_| client.post("/chat").send())).await;
+    assert!(calls.into_iter().all(|call| call.unwrap().status() == 200));
+    assert_eq!(places(&service).iter().filter(|place| *place == "eu").count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_key_of_the_source_ends_the_failure_of_its_member() {
+    let path = std::env::temp_dir().join(format!("tower-outbound-pool-new-{}", std::process::id()));
+    std::fs::write(&path, "eu-key").unwrap();
+    let service = rejecting(&Arc::new(AtomicBool::new(true)));
+    let client = with_eu_key(KeySource::from_file(&path).unwrap(), &service);
+    assert_eq!(failures_of(20, &client).await, 0);
+    std::fs::write(&path, "eu-key-2").unwrap();
+    tokio::time::sleep(KeySource::FILE_INTERVAL).await;
+    let before = service.calls();
+    assert_eq!(failures_of(4, &client).await, 0);
+    let sent = &service.seen()[before..];
+    assert_eq!(sent.len(), 4);
+    let renewed = sent.iter().filter(|seen| seen.header("authorization") == Some("Bearer eu-key-2"));
+    assert_eq!(renewed.count(), 2);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_is_returned_if_the_keys_of_all_members_are_rejected() {
+    let service = service(|| ScriptedResponse::status(401), || ScriptedResponse::status(401));
+    let client = with_eu_key(key("eu-key").into(), &service);
+    assert_eq!(failures_of(10, &client).await, 10);
+    assert!(["eu", "us"].iter().all(|place| places(&service).iter().filter(|it| it == place).count() >= 5));
+}
+
+/// The first member may have processed the PUT, so no other member gets it.
+#[tokio::test(start_paused = true)]
+async fn rejection_of_a_request_that_may_have_been_processed_is_returned() {
+    let service =
+        ScriptedService::from_fn(|seen| ScriptedResponse::status(if seen.number == 1 { 503 } else { 401 }));
+    let client = with_eu_key(key("eu-key").into(), &service);
+    assert_eq!(client.put("/chat").await.unwrap().status(), 401);
+    assert_eq!(places(&service), ["eu", "eu"]);
+}
+
+/// Three requests wait at each member when the first member's key is rejected.
+#[tokio::test(start_paused = true)]
+async fn waiters_leave_a_member_whose_key_is_rejected() {
+    let [eu, us] =
+        [(); 2].map(|()| LocalLimiter::sliding_window(Quota::new(1, 2 * SECOND).unwrap().without_margin()));
+    let service = service(|| ScriptedResponse::status(401), ok);
+    let client = builder(pool(eu.clone(), us.clone())).client_with_service(service.clone()).unwrap();
+    let calls = (0..8).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    }
+    let eu = places(&service).iter().filter(|place| *place == "eu").count();
+    assert!(eu <= 4, "{:?}", places(&service));
+}
