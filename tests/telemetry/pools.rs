@@ -27,15 +27,20 @@ async fn events_of_a_pool_contain_the_member_and_the_path_that_it_received() {
     }
 }
 
+/// The closure returns the same key again. The server rejects it only once.
 #[tokio::test(start_paused = true)]
-async fn rejected_key_without_a_successor_is_logged_once() {
-    let (capture, _guard) = Capture::at(LevelFilter::INFO);
-    let pool = ["k3y-0", "k3y-1"].map(|key| (URI, ApiKey::new(key).unwrap(), LocalLimiter::without_quota()));
-    let builder = StackBuilder::new(URI).unwrap().with_pool(Pool::new(pool).unwrap());
-    let service = builder.layer().unwrap().layer(ScriptedService::new([Status(401), Status(200)]));
-    for _ in 0..3 {
-        service.clone().oneshot(get(URI)).await.unwrap();
+async fn rejected_key_of_a_member_is_logged_once() {
+    let fixed = |key: &str| KeySource::from(ApiKey::new(key).unwrap());
+    let same = || ready(ApiKey::new("k3y-0").map(FreshKey::new));
+    for keys in [fixed("k3y-0"), RefreshingKey::new(same).into()] {
+        let (capture, _guard) = Capture::at(LevelFilter::INFO);
+        let members = [keys, fixed("k3y-1")].map(|keys| (URI, keys, LocalLimiter::without_quota()));
+        let builder = StackBuilder::new(URI).unwrap().with_pool(Pool::new(members).unwrap());
+        let service = builder.layer().unwrap().layer(ScriptedService::new([Status(401), Status(200)]));
+        for _ in 0..3 {
+            assert_eq!(service.clone().oneshot(get(URI)).await.unwrap().status(), 200);
+        }
+        let events = capture.ours();
+        assert_eq!(events.iter().filter(|event| event.message == "key rejected by the server").count(), 1);
     }
-    let events = capture.ours();
-    assert_eq!(events.iter().filter(|event| event.message == "key rejected by the server").count(), 1);
 }

@@ -137,6 +137,11 @@ impl Choice {
         preferred(with_key, |index| pool[index].limiter.fits(request.amounts()))
     }
 
+    /// Returns whether the request must leave the member, because the key source of the member has failed.
+    fn must_leave(&self, index: usize) -> bool {
+        self.members.len() > 1 && self.pool.must_leave(index)
+    }
+
     /// Returns how long the member may not get the request.
     fn delay(&self, index: usize) -> Duration {
         delay_of(&self.delays, index)
@@ -225,18 +230,18 @@ impl Choice {
             }
             let timer = pin!(tokio::time::sleep(rest.clamp(shortest, LONGEST)));
             if let Either::Left((granted, _)) = select(acquire.as_mut(), timer).await {
-                return Some(granted);
+                return (!self.must_leave(index)).then_some(granted);
             }
             // The requests ahead have checked the other members earlier. After the forecast time, this request
             // therefore compares as if no other request waited.
             let alone = self.expected(index, &queued).map_or(Duration::MAX, |[_, alone]| alone);
             // Computing the forecast may have granted the permits.
             if let Some(granted) = acquire.as_mut().now_or_never() {
-                return Some(granted);
+                return (!self.must_leave(index)).then_some(granted);
             }
             let (other, earliest) = self.earliest(&request)?;
             let is_earlier = earliest.is_zero() || clock::now() >= due && earliest < alone;
-            if other != index && (is_earlier || self.pool.must_leave(index)) {
+            if other != index && (is_earlier || self.must_leave(index)) {
                 return None;
             }
         }

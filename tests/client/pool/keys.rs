@@ -142,17 +142,15 @@ async fn rejection_of_a_request_that_may_have_been_processed_is_returned() {
     assert_eq!(places(&service), ["eu", "eu"]);
 }
 
-/// Three requests wait at each member when the first member's key is rejected.
+/// Twenty requests wait at each member when the first member's key is rejected.
 #[tokio::test(start_paused = true)]
 async fn waiters_leave_a_member_whose_key_is_rejected() {
-    let [eu, us] =
-        [(); 2].map(|()| LocalLimiter::sliding_window(Quota::new(1, 2 * SECOND).unwrap().without_margin()));
     let service = service(|| ScriptedResponse::status(401), ok);
-    let client = builder(pool(eu.clone(), us.clone())).client_with_service(service.clone()).unwrap();
-    let calls = (0..8).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
+    let client = builder(pool(per_second(5), per_second(5))).client_with_service(service.clone()).unwrap();
+    let calls = (0..40).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
     for call in calls {
         assert_eq!(call.await.unwrap().unwrap().status(), 200);
     }
     let eu = places(&service).iter().filter(|place| *place == "eu").count();
-    assert!(eu <= 4, "{:?}", places(&service));
+    assert!(eu <= 5, "{:?}", places(&service));
 }
