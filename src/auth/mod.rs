@@ -41,6 +41,7 @@
 //! status in the trailers.
 //!
 //! If no new key can be fetched, requests send the rejected key again, so that their callers receive the server's 401.
+//! In a [`Pool`](crate::stack::Pool#members), they go to the other members.
 //!
 //! # Order
 //!

@@ -193,7 +193,8 @@ impl Client {
     }
 
     /// Returns the limiter of the client and of all its clones, for example to take its snapshot or to pause it: see
-    /// [`StackBuilder::limiter`]. With endpoint limits, this is the limiter of the account.
+    /// [`StackBuilder::limiter`]. With endpoint limits, this is the limiter of the account. The limiter of a
+    /// [`Pool`](crate::stack::Pool) is no `LocalLimiter`: keep clones of the members' limiters instead.
     ///
     /// ```
     /// use tower_outbound::{Client, Quota, limit::LocalLimiter};

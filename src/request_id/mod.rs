@@ -58,7 +58,7 @@
 //! | `tower_outbound::auth` | info | key refreshed | the provider returned a key | |
 //! | `tower_outbound::auth` | info | key changed | a key file has another key | |
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider returned no key, or a file became unreadable | `error` `kept` `retry_in_ms` |
-//! | `tower_outbound::auth` | info | key rejected by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
+//! | `tower_outbound::auth` | info | key rejected by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced; in a pool, the first one to any key | |
 //!
 //! A call is logged as failed in these cases:
 //!
@@ -112,6 +112,7 @@
 //! |---|---|
 //! | `service`, `request_id` | in events of the call, its attempts and retries only if the span `call` is disabled |
 //! | `http.request.method`, `url.path` | in events only if the span `call` is disabled, or has an unknown method or no `url.full` |
+//! | `member` | only with a [`Pool`](crate::stack::Pool): the position in `Pool::new`, from 0, of the member that got the last attempt. `url.path` is then always present and has the path that this member received |
 //! | `server.address`, `server.port` | in lower case; in events only without a `service`, and like `url.path` |
 //! | `error.type` | the name of an [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |

@@ -141,6 +141,8 @@
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
 //! - Each call is resent at most once, even with several retry layers. [`DefaultClassifier`] does not retry a second
 //!   401.
+//! - In a [`Pool`](crate::stack::Pool), a request whose key has no replacement is resent to another member in the same
+//!   way.
 //! - The request is not resent if it carries [`RetryOverride::without_retries`], or if its body cannot be replayed. It
 //!   is also not resent in the last 100 ms before the deadline, which are reserved for draining the response.
 //!

@@ -198,7 +198,8 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
     );
 }
 
-/// Emits the event for a key that the auth layer replaces because the server has rejected it.
+/// Emits the event for a key that the server has rejected. The auth layer replaces it, or its member of a pool gets no
+/// further requests.
 pub(crate) fn key_rejected() {
     metric::count(KEY_REJECTIONS, None, &[]);
     info!(target: AUTH, "key rejected by the server");

@@ -42,10 +42,16 @@ use crate::{
 /// - A request waits until the key source of each member has a valid key or has failed. Once a key source has failed,
 ///   its member gets no further request until the source has a key, unless the key sources of all members have failed.
 ///   A request that was assigned to the member before returns an error.
-/// - A member whose fixed key is rejected with a 401 still gets requests, and returns the 401.
+/// - A key source also counts as failed while the server rejects its key with a 401 and it has no other key, such as a
+///   fixed key. The request is then resent once to another member, unless its member may have
+///   [processed](crate::call::Delivery) an earlier attempt. A request is sent to the failed member as a probe after each
+///   delay of [`with_backoff`](crate::auth::RefreshingKey::with_backoff), or after 1 to 20 s for a fixed key or a file.
+///   The member gets requests again after a response with a status below 400. If the sources of all members have
+///   failed, the 401 is returned.
 ///
 /// # Choice
 ///
+/// A request goes only to members whose quotas of tokens, points or bytes are at least its estimate, if there are any.
 /// If several members can grant the permits now, requests take these members in turn. Otherwise, a request joins the
 /// queue of the member with the earliest forecast. There is no forecast while a member has its maximum of requests in
 /// flight, or waits for the response to a probe. The pool then assumes a wait of at least 100 ms.
@@ -73,7 +79,15 @@ use crate::{
 /// A requested delay, or the backoff after a throttled response, applies only to the member of the last attempt, if the
 /// retry may go to another member, and another member is expected to grant the permits earlier and before the deadline.
 /// The retry then goes to the member that can grant its permits first. If several members can grant them now, it goes
-/// to another member than the last attempt. A resend after a 401 goes to the same member.
+/// to another member than the last attempt. A resend after a 401 goes to the same member if its key is
+/// replaced.
+///
+/// # Logs
+///
+/// The report has the [member](crate::call::AttemptReport::member) of each attempt. The event of a call has the member
+/// and the path of the last attempt, and the event of a pause has the member that pauses. The URL in the span `call`
+/// is that of the builder. The URL in the span `attempt` is that of the member. Metrics have no label for the member:
+/// keep clones of their limiters for their [snapshots](LocalLimiter::snapshot).
 ///
 /// # Clone
 ///
