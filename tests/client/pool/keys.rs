@@ -61,15 +61,25 @@ async fn member_whose_key_is_rejected_gets_only_probes() {
     std::fs::remove_file(&path).unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+/// Both members have the URL of one server.
+#[tokio::test]
 async fn request_with_a_rejected_key_is_resent_to_the_other_member() {
-    let service = rejecting(&Arc::new(AtomicBool::new(true)));
-    let client = with_eu_key(key("eu-key").into(), &service);
-    let response = client.post("/chat").body("hello").await.unwrap();
-    assert_eq!((response.status(), places(&service)), (StatusCode::OK, vec!["eu".into(), "us".into()]));
+    let server = Server::start(Wire::Http1, |_, seen| {
+        let is_of_eu = seen.header("authorization") == Some("Bearer eu-key");
+        ready(Some(reply(if is_of_eu { 401 } else { 200 }, "ok")))
+    })
+    .await;
+    let members = ["eu-key", "us-key"].map(|name| (server.url(), key(name), per_second(100)));
+    let builder = StackBuilder::new(server.url()).unwrap().with_pool(Pool::new(members).unwrap());
+    let client = builder.with_retry(quick_retry()).client().unwrap();
+    let response = within(client.post("/chat").body("hello")).await.unwrap();
+    assert_eq!(response.status(), 200);
     let attempts = report(&response).attempts();
     assert_eq!(attempts.iter().map(|attempt| attempt.member).collect::<Vec<_>>(), [Some(0), Some(1)]);
-    assert_eq!(service.seen()[1].body.as_deref(), Some(&b"hello"[..]));
+    let seen = server.seen();
+    let keys = seen.iter().map(|seen| seen.header("authorization").unwrap()).collect::<Vec<_>>();
+    assert_eq!(keys, ["Bearer eu-key", "Bearer us-key"]);
+    assert!(seen.iter().all(|seen| seen.body == "hello"));
 }
 
 /// The member gets no request for at most a second after one wrong 401.
@@ -146,7 +156,7 @@ async fn rejection_of_a_request_that_may_have_been_processed_is_returned() {
 #[tokio::test(start_paused = true)]
 async fn waiters_leave_a_member_whose_key_is_rejected() {
     let limiter = || LocalLimiter::paced_window(Quota::per_second(50).unwrap().with_burst(1).unwrap());
-    let service = service(|| ScriptedResponse::status(401), ok);
+    let service = service(|| ScriptedResponse::status(401).with_delay(Duration::from_millis(5)), ok);
     let client = builder(pool(limiter(), limiter())).client_with_service(service.clone()).unwrap();
     let calls = (0..16).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
     for call in calls {
