@@ -36,12 +36,6 @@ impl<G> Credential<G> {
         Self::Key(Arc::new(KeyCredential { keys, placement, fixed, latest: Mutex::default() }))
     }
 
-    pub(crate) fn closure(
-        authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
-    ) -> Self {
-        Self::Closure(Arc::new(authorize))
-    }
-
     /// Creates the credential of a pool from the keys and the origins of its members.
     pub(crate) fn members(
         members: impl Iterator<Item = (KeySource, Origin)>,

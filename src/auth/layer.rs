@@ -1,4 +1,4 @@
-use std::{convert::Infallible, fmt};
+use std::{convert::Infallible, fmt, sync::Arc};
 
 use http::request;
 
@@ -72,7 +72,7 @@ impl AuthLayer {
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
         origin: Origin,
     ) -> Result<Self, InvalidConfig> {
-        Self::of(Credential::closure(authorize), origin)
+        Self::of(Credential::Closure(Arc::new(authorize)), origin)
     }
 }
 

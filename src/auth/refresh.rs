@@ -4,7 +4,6 @@ mod tests;
 
 use std::{
     fmt,
-    future::Future,
     panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,

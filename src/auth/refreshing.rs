@@ -1,10 +1,4 @@
-use std::{
-    fmt,
-    future::{self, Future},
-    path::PathBuf,
-    pin::Pin,
-    time::Duration,
-};
+use std::{fmt, future, path::PathBuf, pin::Pin, time::Duration};
 
 use super::{ApiKey, KeyError};
 use crate::{

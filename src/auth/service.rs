@@ -1,6 +1,5 @@
 use std::{
     convert::Infallible,
-    future::Future,
     mem,
     pin::Pin,
     slice,

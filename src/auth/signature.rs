@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     fmt,
-    future::{Future, Pending},
+    future::Pending,
     mem,
     pin::Pin,
     sync::Arc,

@@ -21,7 +21,6 @@ impl RequestBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub fn json<T: Serialize + ?Sized>(self, value: &T) -> Self {
         self.change(|_, request| {
             let json = serde_json::to_vec(value).map_err(|error| {
@@ -62,7 +61,6 @@ impl RequestBuilder {
     ///   `T`.
     ///
     /// Retries an idempotent request if the body breaks: see [`Response`](super::Response#retries).
-    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub async fn fetch_json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
         let accepting = self.change(|client, request| {
             // A default header may already set it.
@@ -85,7 +83,6 @@ impl Response {
     /// # Errors
     ///
     /// Returns an error as [described above](Self#reading-the-body), or if the body cannot be deserialized to `T`.
-    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub async fn json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
         let (status, report) = (self.status(), self.report().cloned());
         let body = self.bytes().await?;

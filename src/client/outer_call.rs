@@ -1,11 +1,8 @@
 //! The calls of a client with layers above its stack.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use http::{Extensions, Request, Response};

@@ -1,7 +1,6 @@
 //! The settings of a client with the stack that applies them. They can change at run time.
 
 use std::{
-    future::Future,
     mem,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError, RwLock},

@@ -41,63 +41,25 @@
 //! | find out why a call was slow | [`observability`] |
 //! | test code that calls an API | [`testing`] |
 
-#[doc = include_str!("adaptive_limits.md")]
-pub mod adaptive_limits {}
-#[doc = include_str!("conditional_requests.md")]
-pub mod conditional_requests {}
-#[doc = include_str!("configuration.md")]
-pub mod configuration {}
-#[doc = include_str!("credentials.md")]
-pub mod credentials {}
-#[doc = include_str!("faq.md")]
-pub mod faq {}
-#[doc = include_str!("github.md")]
-pub mod github {}
-#[doc = include_str!("glossary.md")]
-pub mod glossary {}
-#[doc = include_str!("grpc.md")]
-pub mod grpc {}
-#[doc = include_str!("kube_octocrab.md")]
-pub mod kube_octocrab {}
-#[doc = include_str!("limits.md")]
-pub mod limits {}
-#[doc = include_str!("llm_services.md")]
-pub mod llm_services {}
-#[doc = include_str!("migration.md")]
-pub mod migration {}
-#[doc = include_str!("networks.md")]
-pub mod networks {}
-#[doc = include_str!("observability.md")]
-pub mod observability {}
-#[doc = include_str!("other_layers.md")]
-pub mod other_layers {}
-#[doc = include_str!("own_api.md")]
-pub mod own_api {}
-#[doc = include_str!("pagination.md")]
-pub mod pagination {}
-#[doc = include_str!("priorities.md")]
-pub mod priorities {}
-#[doc = include_str!("reqwest.md")]
-pub mod reqwest {}
-#[doc = include_str!("retries.md")]
-pub mod retries {}
-#[doc = include_str!("services.md")]
-pub mod services {}
-#[doc = include_str!("shared_quota.md")]
-pub mod shared_quota {}
+/// Declares a module for each page.
+macro_rules! pages {
+    ($($page:ident)+) => {
+        $(
+            #[doc = include_str!(concat!(stringify!($page), ".md"))]
+            pub mod $page {}
+        )+
+    };
+}
+
+pages! {
+    adaptive_limits conditional_requests configuration credentials faq github glossary grpc kube_octocrab limits
+    llm_services migration networks observability other_layers own_api pagination priorities reqwest retries
+    services shared_quota tenants testing timeouts uploads_downloads websocket
+}
+
 /// Shows how to put the layers over any tower service in the right order, and what a wrong order breaks.
 ///
 #[doc = include_str!("order.md")]
 ///
 #[doc = include_str!("stack.md")]
 pub mod stack {}
-#[doc = include_str!("tenants.md")]
-pub mod tenants {}
-#[doc = include_str!("testing.md")]
-pub mod testing {}
-#[doc = include_str!("timeouts.md")]
-pub mod timeouts {}
-#[doc = include_str!("uploads_downloads.md")]
-pub mod uploads_downloads {}
-#[doc = include_str!("websocket.md")]
-pub mod websocket {}

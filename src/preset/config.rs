@@ -85,7 +85,6 @@ impl StackBuilder {
     /// - more than one of `api_key`, `api_key_env`, `api_key_file` and `no_credential` is given,
     /// - `api_key` is invalid,
     /// - the dialect is invalid.
-    #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
     pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
         let url = config.base_url.as_ref().map_or(Ok(String::new()), |url| Ok(url.get()?.uri.to_string()));
         let mut builder =

@@ -30,6 +30,7 @@ use crate::{body::Body, error::BoxError};
 /// ]);
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ScriptedResponse {
     pub(super) reads: Reads,
     pub(super) delay: Duration,
@@ -95,7 +96,6 @@ impl ScriptedResponse {
     /// # Panics
     ///
     /// Panics if the name or the value is invalid, or if the scripted result is not a response.
-    #[must_use]
     #[track_caller]
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         let ScriptedOutcome::Response(response) = &mut self.outcome else {
@@ -112,7 +112,6 @@ impl ScriptedResponse {
     /// # Panics
     ///
     /// Panics if the scripted result is not a response.
-    #[must_use]
     #[track_caller]
     pub fn with_body(mut self, bytes: impl Into<Bytes>) -> Self {
         match &mut self.outcome {
@@ -123,28 +122,24 @@ impl ScriptedResponse {
     }
 
     /// Makes the body of the response stall after its last byte, without an end.
-    #[must_use]
     pub fn with_body_stalled(mut self) -> Self {
         self.stalls = true;
         self
     }
 
     /// Delays the result by this time of tokio's clock.
-    #[must_use]
     pub fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
     /// Responds without reading the request's body, and drops the body.
-    #[must_use]
     pub fn with_request_body_unread(mut self) -> Self {
         self.reads = Reads::Nothing;
         self
     }
 
     /// Responds after reading one frame of the request's body. The rest of the body is dropped unread.
-    #[must_use]
     pub fn with_request_body_first_frame(mut self) -> Self {
         self.reads = Reads::FirstFrame;
         self
@@ -152,7 +147,6 @@ impl ScriptedResponse {
 
     /// Responds without reading the request's body, and keeps the body as long as the service exists, like a client
     /// that is still sending the body.
-    #[must_use]
     pub fn with_request_body_kept(mut self) -> Self {
         self.reads = Reads::Keeps;
         self

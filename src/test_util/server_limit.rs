@@ -48,6 +48,7 @@ use super::{
 ///
 /// [`ScriptedService`]: super::ScriptedService
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct ServerLimit {
     count: Arc<Mutex<Count>>,
 }
@@ -100,7 +101,6 @@ impl ServerLimit {
     }
 
     /// Sets the headers of the responses.
-    #[must_use]
     pub fn with_headers(self, headers: LimitHeaders) -> Self {
         self.count().headers = headers;
         self
@@ -108,7 +108,6 @@ impl ServerLimit {
 
     /// Sets the status of the responses to rejected requests, 429 by default. nginx rejects requests with a 503 by
     /// default.
-    #[must_use]
     pub fn with_rejection(self, status: StatusCode) -> Self {
         self.count().rejection = status;
         self
@@ -126,7 +125,6 @@ impl ServerLimit {
     /// let statuses = [0, 0, 29, 30].map(|at| server.respond_at(at * second).status().as_u16());
     /// assert_eq!(statuses, [200, 429, 429, 200]);
     /// ```
-    #[must_use]
     pub fn with_block(self, duration: Duration) -> Self {
         self.count().block = Some((duration.as_secs_f64(), false));
         self
@@ -143,7 +141,6 @@ impl ServerLimit {
     /// let statuses = [0, 0, 29, 58, 88].map(|at| server.respond_at(at * second).status().as_u16());
     /// assert_eq!(statuses, [200, 429, 429, 429, 200]);
     /// ```
-    #[must_use]
     pub fn with_extending_block(self, duration: Duration) -> Self {
         self.count().block = Some((duration.as_secs_f64(), true));
         self

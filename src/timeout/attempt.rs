@@ -1,7 +1,6 @@
 //! The timeout of one attempt.
 
 use std::{
-    future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,

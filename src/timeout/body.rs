@@ -1,7 +1,6 @@
 //! The idle timeout of a response body.
 
 use std::{
-    future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,

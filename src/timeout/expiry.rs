@@ -1,7 +1,6 @@
 //! The functions that the timeouts share.
 
 use std::{
-    future::Future,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,

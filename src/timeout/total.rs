@@ -1,7 +1,6 @@
 //! The timeout of a whole call.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},

@@ -1,7 +1,7 @@
 //! The two kinds of connections.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::{Pin, pin},
     sync::{
         Arc,

@@ -1,7 +1,6 @@
 //! DNS and TCP.
 
 use std::{
-    future::Future,
     io,
     net::{IpAddr, SocketAddr},
     pin::Pin,

@@ -1,7 +1,6 @@
 //! The use of a connection for one request.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},

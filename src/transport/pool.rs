@@ -3,7 +3,7 @@
 mod state;
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,

@@ -16,7 +16,6 @@ use crate::{
 
 impl TransportConfig {
     /// Sends the requests through a proxy. Replaces the proxy and the exceptions of a file.
-    #[cfg_attr(docsrs, doc(cfg(feature = "proxy")))]
     pub fn with_proxy(mut self, proxy: Proxy) -> Self {
         (self.proxy, self.no_proxy) = (Some(ProxyChoice::Given(proxy)), None);
         self

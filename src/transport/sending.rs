@@ -1,7 +1,6 @@
 //! The future of one request.
 
 use std::{
-    future::Future,
     mem,
     pin::Pin,
     sync::Arc,

@@ -1,6 +1,5 @@
 use std::{
     fmt,
-    future::Future,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},

@@ -34,7 +34,6 @@ impl fmt::Debug for Certificates {
 impl TransportConfig {
     /// Also trusts the certificates in this PEM text, such as a company's own root. [`build`](Self::build) returns an
     /// error if the text contains no certificate, or contains one that cannot be a root.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
     pub fn with_root_certificates(mut self, pem: &[u8]) -> Self {
         self.given.roots.push(pem.to_vec());
         self
@@ -42,14 +41,12 @@ impl TransportConfig {
 
     /// Also trusts the roots of the operating system, which are read when a transport is built.
     #[cfg(feature = "native-roots")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "native-roots")))]
     pub fn with_native_roots(mut self) -> Self {
         self.native_roots = true;
         self
     }
 
     /// Removes the bundled roots from the trusted roots.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
     pub fn without_bundled_roots(mut self) -> Self {
         self.bundled_roots = false;
         self
@@ -58,7 +55,6 @@ impl TransportConfig {
     /// Presents this certificate to a server that requests one (mutual TLS). `certificate_pem` contains the
     /// certificate, followed by its intermediates. `key_pem` contains its private key. [`build`](Self::build) returns
     /// an error if one of the texts cannot be parsed. The error does not quote the key.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
     pub fn with_client_certificate(mut self, certificate_pem: &[u8], key_pem: &[u8]) -> Self {
         self.given.identity = Some((certificate_pem.to_vec(), key_pem.to_vec().into()));
         self

@@ -238,7 +238,7 @@ async fn throttle_of_an_endpoint_does_not_end_the_long_pause_of_the_account() {
         }
         let times: Vec<_> = api.arrivals().times().iter().map(|at| (*at - start).as_secs()).collect();
         assert_eq!(times, [0, 3_600], "one probe for each hour of the pause");
-        assert_eq!(joint.account().snapshot().in_flight, 0);
+        assert_eq!(joint.account().snapshot().awaiting_response, 0);
     }
 }
 

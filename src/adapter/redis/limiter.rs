@@ -1,10 +1,4 @@
-use std::{
-    fmt,
-    future::{Future, poll_fn},
-    num::NonZeroU32,
-    pin::Pin,
-    sync::Arc,
-};
+use std::{fmt, future::poll_fn, num::NonZeroU32, pin::Pin, sync::Arc};
 
 use super::{
     connection::{Connection, parse},

@@ -1,6 +1,6 @@
 //! The query to the store's script, and its reply.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use crate::policy::Amounts;
 

@@ -1,6 +1,5 @@
 use std::{
     fmt,
-    future::Future,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -228,7 +227,6 @@ impl StackBuilder {
     /// # Errors
     ///
     /// Returns the same errors as [`layer`](Self::layer).
-    #[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
     pub fn reqwest(&self, client: Client) -> Result<StackService<Reqwest>, InvalidConfig> {
         Ok(self.layer()?.layer(Reqwest::from_client(client)))
     }

@@ -104,12 +104,6 @@ fn thousandths(permits: u64, share: u64) -> i64 {
     i64::try_from(permits.saturating_mul(share)).unwrap_or(i64::MAX)
 }
 
-impl Default for Shares {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Shares {
     /// The largest share of a lower priority, in percent. With it, two lower priorities leave half of the permits.
     pub(crate) const LARGEST: u32 = 25;

@@ -45,7 +45,7 @@ fn each_lower_priority_gets_its_share_of_the_permits() {
         (25, [10, 1, 10], [500, 250, 250]),
         (10, [0, 0, 1], [0, 0, 1_000]),
     ] {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new();
         shares.set_percent(percent);
         let taken = run(&mut shares, costs, 10, 100_000).map(|taken| taken / 100);
         let is_close =
@@ -56,7 +56,7 @@ fn each_lower_priority_gets_its_share_of_the_permits() {
 
 #[test]
 fn shares_of_a_store_reserve_no_permits_for_a_costly_request() {
-    let mut shares = Shares::default();
+    let mut shares = Shares::new();
     shares.save_none();
     let (costs, mut taken) = (heads([1, 5, 0]), [0; 3]);
     for _ in 0..1_000 {
@@ -74,7 +74,7 @@ fn shares_of_a_store_reserve_no_permits_for_a_costly_request() {
 #[test]
 fn lower_priorities_get_their_shares_beside_a_caller_that_queues_again_after_each_grant() {
     for (percent, lower) in [(10, [1, 1]), (10, [1, 0]), (10, [0, 1]), (25, [1, 1]), (10, [3, 2])] {
-        let (mut shares, mut taken, mut available) = (Shares::default(), [0; 3], 0);
+        let (mut shares, mut taken, mut available) = (Shares::new(), [0; 3], 0);
         shares.set_percent(percent);
         let [others, all] = [0, 1].map(|high| heads([high, lower[0], lower[1]]));
         for _ in 0..10_000 {
@@ -106,7 +106,7 @@ fn lower_priorities_get_their_shares_beside_a_caller_that_queues_again_after_eac
 
 #[test]
 fn credit_is_lost_if_no_request_of_the_priority_waits() {
-    let mut shares = Shares::default();
+    let mut shares = Shares::new();
     run(&mut shares, [1, 0, 1], 10, 19);
     shares.grant(HIGH, 1, &heads([1, 0, 1]), &heads([1, 0, 0]));
     assert_eq!((shares.credit, shares.saved), ([0; 3], None));
@@ -114,7 +114,7 @@ fn credit_is_lost_if_no_request_of_the_priority_waits() {
 
 #[test]
 fn forecast_counts_higher_priorities_and_the_shares_of_lower_ones() {
-    let shares = Shares::default();
+    let shares = Shares::new();
     for (rank, own, wanted, total) in [
         (NORMAL, 5, [0, 4, 0], 5),
         (HIGH, 9, [0, 100, 0], 9),
@@ -143,7 +143,7 @@ proptest! {
         earlier in 0..200_u64,
         before in 0..200_u64,
     ) {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new();
         shares.set_percent(percent);
         let (mut available, mut waited) = (0_u64, 0);
         let mut high = 0;

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, path::PathBuf};
+use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 use http::request;
 
@@ -72,7 +72,7 @@ impl StackBuilder {
         self,
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
     ) -> Self {
-        self.with_credential(CredentialSource::Other(Credential::closure(authorize)))
+        self.with_credential(CredentialSource::Other(Credential::Closure(Arc::new(authorize))))
     }
 
     /// Sends no credential. Use this method for a service that needs no credential.

@@ -41,7 +41,6 @@ impl StackBuilder {
     ///
     /// [`layer`](Self::layer) returns an error, because a stack that is used as a layer has no transport. Add the layer
     /// to the custom service instead.
-    #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
     pub fn with_transport_layer<L, R>(mut self, layer: L) -> Self
     where
         L: Layer<TransportService> + Send + Sync + 'static,
@@ -94,7 +93,6 @@ impl StackBuilder {
     ///   resends the request as the layer changed it. There is no such retry if the layer [wraps the body or sends
     ///   several requests](crate::client::Response#retries).
     /// - Each outer layer costs a call a few allocations. A client without one has no such cost.
-    #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
     pub fn with_outer_layer<L, R>(mut self, layer: L) -> Self
     where
         L: Layer<OuterService> + Send + Sync + 'static,
@@ -114,7 +112,6 @@ impl StackBuilder {
     /// limits of bodies count decompressed bytes.
     ///
     /// The layer is a [transport layer](Self::with_transport_layer), tower-http's `DecompressionLayer`.
-    #[cfg_attr(docsrs, doc(cfg(feature = "decompression")))]
     pub fn with_decompression(self) -> Self {
         // The body of the layer does not report that it is empty, so it would count as in flight until the caller reads
         // it.
