@@ -163,6 +163,7 @@ impl Limiter {
             priority: Priority::Normal,
             latest,
             max_queue: usize::MAX,
+            is_renewed: false,
             is_in_flight: false,
             amounts,
         };

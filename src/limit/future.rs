@@ -16,14 +16,12 @@ use super::{
     limiter::SelectLimiter,
     pending::Pending,
     permit::Permit,
-    permit_request::PermitRequest,
     settings::Settings,
 };
 use crate::{
     call::{CallContext, RecordedHead, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
-    policy::Priority,
     telemetry,
 };
 
@@ -175,7 +173,7 @@ where
                     let head = RequestHead::of(request);
                     let mut permit_request = settings.options.permit_request(head, call);
                     if let Some(expired) = &expired {
-                        permit_request = before_waiters(permit_request.admitted(expired.is_counted()));
+                        permit_request = permit_request.renewed(expired.is_counted());
                     }
                     let mut acquire = settings.limiter.acquire_for(head, &permit_request);
                     let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
@@ -255,16 +253,9 @@ fn renew<L: SelectLimiter>(
     let expired = InFlight::of_expired(expired);
     let head = head.request(call, ());
     let head = RequestHead::of(&head);
-    let request = before_waiters(settings.options.permit_request(head, call).admitted(expired.is_counted()));
+    let request = settings.options.permit_request(head, call).renewed(expired.is_counted());
     let acquire = settings.limiter.acquire_for(head, &request);
     Some(Box::new(Pending::new(acquire, call, Some(expired))))
-}
-
-/// Raises the priority of a request whose permit has expired. It was granted a permit before the waiters. At the end of
-/// the queue, it would keep its connection or its ready service idle, and the waiters before it would lack them, too.
-fn before_waiters(request: PermitRequest) -> PermitRequest {
-    let raised = if request.priority() == Priority::Low { Priority::Normal } else { Priority::High };
-    request.with_priority(raised)
 }
 
 /// Waits for the other permit, and lets the transport send the request.

@@ -22,6 +22,7 @@ pub struct PermitRequest {
     max_wait: Option<Duration>,
     max_queue: usize,
     is_in_flight: bool,
+    is_renewed: bool,
     amounts: Amounts,
 }
 
@@ -40,6 +41,7 @@ impl PermitRequest {
             max_wait: None,
             max_queue: Self::DEFAULT_MAX_QUEUE,
             is_in_flight: false,
+            is_renewed: false,
             amounts: Amounts::NONE,
         }
     }
@@ -131,15 +133,29 @@ impl PermitRequest {
         self.is_in_flight
     }
 
+    /// Returns whether an earlier permit of the request has expired before it was sent.
+    pub(crate) const fn is_renewed(&self) -> bool {
+        self.is_renewed
+    }
+
     /// Returns this request as it is after a part of its wait.
     pub(crate) fn after(self, waited: Duration) -> Self {
         Self { max_wait: self.max_wait.map(|wait| wait.saturating_sub(waited)), ..self }
     }
 
-    /// Returns this request with its deadline, but without a limit on the wait or the queue. Used for a second wait
-    /// after the limiter has admitted the request. It may still be in flight.
-    pub(crate) const fn admitted(self, is_in_flight: bool) -> Self {
-        Self { max_wait: None, max_queue: usize::MAX, is_in_flight, ..self }
+    /// Returns this request with its deadline, but without a limit on the wait or the queue. Used after the limiter has
+    /// admitted the request.
+    pub(crate) const fn admitted(self) -> Self {
+        Self { max_wait: None, max_queue: usize::MAX, ..self }
+    }
+
+    /// Returns the admitted request after its permit has expired. It may still be in flight.
+    ///
+    /// The request was granted a permit before the waiters, so its priority is raised. At the end of the queue, it would
+    /// keep its connection or its ready service idle, and the waiters before it would lack them, too.
+    pub(crate) fn renewed(self, is_in_flight: bool) -> Self {
+        let priority = if self.priority == Priority::Low { Priority::Normal } else { Priority::High };
+        Self { priority, is_in_flight, is_renewed: true, ..self.admitted() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of permit expiry: when a permit expires, and how `RateLimitLayer` replaces an expired permit.
 
 use super::*;
+use tower_outbound::limit::Joint;
 
 /// Under a quota without a safety margin, a permit expires after 1/32 of the window or 50 ms, whichever is shorter.
 #[tokio::test(start_paused = true)]
@@ -79,4 +80,46 @@ async fn permit_expires_if_a_pause_starts_before_the_inner_service_is_ready() {
     assert!(start.elapsed() >= seconds(30), "{:?}", start.elapsed());
     // The pause made the limiter grant another permit, and the first one no longer counts as in flight.
     assert_eq!((limiter.snapshot().granted, limiter.snapshot().awaiting_response), (2, 0));
+}
+
+/// Sends ten requests of low priority and one of high priority per second through two connections. The first two
+/// responses pause the limiter. Returns when the last request of low priority ends.
+async fn last_end_after_a_429(limiter: impl SelectLimiter + Clone + Send + Sync + 'static) -> Duration {
+    let api = ScriptedService::from_fn(|seen| match seen.number {
+        0 | 1 => ScriptedResponse::status(429).with_header("retry-after", "1").with_delay(millis(50)),
+        _ => ScriptedResponse::status(200).with_delay(millis(50)),
+    });
+    let limited = RateLimitLayer::new(limiter).layer(ConcurrencyLimit::new(api, 2));
+    let call = |starts_at: u64, priority: Priority| {
+        let limited = limited.clone();
+        async move {
+            sleep(millis(starts_at)).await;
+            let mut request = Request::new(Body::empty());
+            request.extensions_mut().insert(priority);
+            limited.oneshot(request).await.unwrap();
+        }
+    };
+    let start = Instant::now();
+    let jobs: JoinSet<_> = (0..10).map(|_| call(0, Priority::Low)).collect();
+    let _users: JoinSet<_> = (0..100).map(|number| call(10 + 1_000 * number, Priority::High)).collect();
+    jobs.join_all().await;
+    start.elapsed()
+}
+
+/// The connections belong to requests whose permits the pause has expired. A probe without a connection would wait for
+/// them, and count as lost.
+#[tokio::test(start_paused = true)]
+async fn requests_with_connections_are_the_first_probes_after_a_429() {
+    let parts = |make: fn() -> LocalLimiter| Keyed::new(|_| (), move |()| make());
+    let account = Joint::new(LocalLimiter::adaptive([]), parts(LocalLimiter::without_quota));
+    let part = Joint::new(LocalLimiter::without_quota(), parts(|| LocalLimiter::adaptive([])));
+    let limiters = [
+        ("one limiter", AnyLimiter::new(LocalLimiter::adaptive([]))),
+        ("account", AnyLimiter::new(account)),
+        ("part", AnyLimiter::new(part)),
+    ];
+    for (name, limiter) in limiters {
+        let last = last_end_after_a_429(limiter).await;
+        assert!(last < seconds(5), "{name}: {last:?}");
+    }
 }

@@ -5,20 +5,38 @@ use std::future::poll_fn;
 use super::*;
 use tower_outbound::limit::Joint;
 
-/// The permits per second, the burst, the margin, whether the quota is a bucket, and the limit of requests in flight
-/// with the hold after a cancellation. All times are in milliseconds.
-type Limits = (u32, u32, u64, bool, Option<(u32, u64)>);
+#[derive(Debug, Clone, Copy)]
+enum Rule {
+    TokenBucket,
+    PacedWindow,
+    Adaptive,
+    AdaptiveWithoutQuota,
+}
+
+/// The permits per second, the burst, the margin, the rule, and the limit of requests in flight with the hold after a
+/// cancellation. All times are in milliseconds.
+type Limits = (u32, u32, u64, Rule, Option<(u32, u64)>);
 
 fn limits() -> impl Strategy<Value = Limits> {
     let in_flight = prop::option::of((1_u32..4, prop::sample::select(&[0, 300])));
-    (5_u32..30, 1_u32..4, prop::sample::select(&[0, 200]), any::<bool>(), in_flight)
+    let rule = prop_oneof![
+        2 => Just(Rule::TokenBucket),
+        2 => Just(Rule::PacedWindow),
+        1 => Just(Rule::Adaptive),
+        1 => Just(Rule::AdaptiveWithoutQuota),
+    ];
+    (5_u32..30, 1_u32..4, prop::sample::select(&[0, 200]), rule, in_flight)
 }
 
-fn limiter((limit, burst, margin, is_bucket, in_flight): Limits) -> LocalLimiter {
+fn limiter((limit, burst, margin, rule, in_flight): Limits) -> LocalLimiter {
     let quota = Quota::per_second(limit).unwrap().with_burst(burst).unwrap().with_margin(millis(margin));
     let quota = quota.unwrap();
-    let limiter =
-        if is_bucket { LocalLimiter::token_bucket(quota) } else { LocalLimiter::paced_window(quota) };
+    let limiter = match rule {
+        Rule::TokenBucket => LocalLimiter::token_bucket(quota),
+        Rule::PacedWindow => LocalLimiter::paced_window(quota),
+        Rule::Adaptive => LocalLimiter::adaptive(quota),
+        Rule::AdaptiveWithoutQuota => LocalLimiter::adaptive([]),
+    };
     let Some((max, hold)) = in_flight else { return limiter };
     limiter.with_max_in_flight(max).unwrap().with_hold_after_cancel(millis(hold))
 }
@@ -91,9 +109,9 @@ async fn send_all(
         });
     }
     loop {
-        // Together, a permit, a connection, an absent waiter and a pause take less than 10 s.
+        // Together, a permit, a connection, an absent waiter, a pause and two lost probes take less than 30 s.
         let late: u64 = late.lock().unwrap().iter().map(|(_, by)| *by).sum();
-        match timeout(millis(10_000 + late), tasks.join_next()).await {
+        match timeout(millis(30_000 + late), tasks.join_next()).await {
             Ok(Some(is_fine)) => prop_assert!(is_fine.unwrap(), "a call has failed"),
             Ok(None) => return Ok(()),
             Err(_) => prop_assert!(false, "{} calls wait for permits that are available", tasks.len()),

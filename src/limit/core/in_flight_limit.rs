@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{Core, bounds::RECHECK, latest::Latest, queue::Head};
+use crate::policy::adaptive::Learner;
 
 impl Core {
     /// Counts a request in flight, even beyond the limit.
@@ -43,14 +44,22 @@ impl Core {
         !is_in_flight && self.is_full()
     }
 
-    /// Returns the waiter that is served next. While no further request may be in flight, here or in the other limiter of
-    /// a [`Joint`](crate::limit::Joint), those that already are go first: the others wait for their ends, and may wait
-    /// for their connections.
+    /// Returns the waiter that is served next.
     pub(super) fn head(&self) -> Option<Head> {
         let head = self.queue.head(self.supply.largest())?;
-        let is_full = self.is_full() || self.queue.has_joint;
-        let in_flight = if is_full { self.queue.head_in_flight() } else { None };
-        in_flight.or(Some(head))
+        let serves_renewed_first = self.queue.renewed > 0 && self.serves_renewed_first();
+        let renewed = if serves_renewed_first { self.queue.head_renewed(self.is_full()) } else { None };
+        renewed.or(Some(head))
+    }
+
+    /// Returns whether renewed requests go first: while no further request may be in flight, or only a probe may leave,
+    /// here or in the other limiter of a [`Joint`](crate::limit::Joint). The other waiters wait for the ends of these
+    /// requests, and may wait for their connections. A probe that waits for a connection would count as lost.
+    pub(super) fn serves_renewed_first(&self) -> bool {
+        self.is_full()
+            || self.queue.has_joint
+            || self.server.pause.is_long()
+            || self.learners().any(Learner::is_probing)
     }
 
     /// Returns the limit if it is reached.

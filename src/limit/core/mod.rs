@@ -186,8 +186,8 @@ impl Core {
         if let Some(reason) = reason {
             return Err(self.count_refused(reason, due, now));
         }
-        let Ask { cost, priority, latest, is_in_flight, amounts: &amounts, .. } = *ask;
-        let waiter = Waiter { cost, priority, latest, is_in_flight, is_late, patience, amounts };
+        let Ask { cost, priority, latest, is_renewed, is_in_flight, amounts: &amounts, .. } = *ask;
+        let waiter = Waiter { cost, priority, latest, is_renewed, is_in_flight, is_late, patience, amounts };
         if !amounts.is_empty() && self.queue.amounts.is_none() {
             self.queue.amounts = Some(Box::new(QueuedAmounts::new(self.unit_limits())));
         }
@@ -226,8 +226,7 @@ impl Core {
     fn grant(&mut self, ask: &Ask<'_>, now: u64) -> Result<Grant, u64> {
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         let is_first = self.arrive(cost, now);
-        // While no further request may be in flight, those that already are go first.
-        let goes_first = is_first || ask.is_in_flight && self.is_full() && self.renewing() == 0;
+        let goes_first = is_first || ask.is_renewed && self.queue.renewed == 0 && self.serves_renewed_first();
         let reserve = match goes_first {
             true => Some(0),
             false => self.queue.shares.reserve_of_new(self.queue.heads(), rank, cost, largest.into()),

@@ -35,6 +35,8 @@ pub(super) struct Queue {
     pub(super) bounded: usize,
     /// Whether a request has waited that keeps its turn while it waits for another limiter.
     pub(super) has_joint: bool,
+    /// The number of renewed waiters, without the absent ones.
+    pub(super) renewed: usize,
     /// The number of waiters that are in flight, without the absent ones.
     pub(super) in_flight: usize,
     /// `None` until a request with amounts waits.
@@ -58,6 +60,7 @@ impl Queue {
             shares: Shares::new(),
             bounded: 0,
             has_joint: false,
+            renewed: 0,
             in_flight: 0,
             amounts: None,
             woken: VecDeque::new(),
@@ -125,11 +128,12 @@ impl Queue {
         Some(Head { slot, waiter: found.waiter, reserve: turn.reserve })
     }
 
-    /// Returns the first waiter that is already in flight.
-    pub(super) fn head_in_flight(&self) -> Option<Head> {
-        (0..Priority::COUNT).filter(|_| self.in_flight > 0).find_map(|rank| {
+    /// Returns the first renewed waiter, or the first that is already in flight.
+    pub(super) fn head_renewed(&self, must_be_in_flight: bool) -> Option<Head> {
+        let is_next = |waiter: &Waiter| waiter.is_in_flight || waiter.is_renewed && !must_be_in_flight;
+        (0..Priority::COUNT).find_map(|rank| {
             let mut next = self.slots.first(rank);
-            while let Some((_, found)) = next.filter(|(_, found)| !found.waiter.is_in_flight) {
+            while let Some((_, found)) = next.filter(|(_, found)| !is_next(&found.waiter)) {
                 next = self.slots.next(found);
             }
             next.map(|(slot, found)| Head { slot, waiter: found.waiter, reserve: 0 })
@@ -219,6 +223,7 @@ impl Queue {
         let (waiter, rank) = (slot.waiter, slot.waiter.rank());
         self.wanted[rank] += u64::from(waiter.cost.get());
         self.bounded += usize::from(waiter.latest.is_bounded());
+        self.renewed += usize::from(waiter.is_renewed);
         self.in_flight += usize::from(waiter.is_in_flight);
         self.amounts.iter_mut().for_each(|amounts| amounts.enter(&waiter.amounts, rank));
         self.slots.link(index, rank);
@@ -294,6 +299,7 @@ impl Queue {
         self.queued[rank] -= 1;
         self.wanted[rank] -= u64::from(waiter.cost.get());
         self.bounded -= usize::from(waiter.latest.is_bounded());
+        self.renewed -= usize::from(waiter.is_renewed);
         self.in_flight -= usize::from(waiter.is_in_flight);
         self.amounts.iter_mut().for_each(|amounts| amounts.leave(&waiter.amounts, rank));
         self.slots.unlink(index, rank);

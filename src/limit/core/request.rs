@@ -50,7 +50,9 @@ pub struct Ask<'a> {
     pub latest: Latest,
     /// The maximum number of other waiters of the same or a higher priority.
     pub max_queue: usize,
-    /// Whether the request is already in flight, because its permits have expired before it was sent.
+    /// Whether earlier permits of the request have expired before it was sent.
+    pub is_renewed: bool,
+    /// Whether the request is already in flight. Only a renewed one can be.
     pub is_in_flight: bool,
     /// What the request takes of the quotas of other units.
     pub amounts: &'a Amounts,

@@ -37,7 +37,9 @@ pub(super) struct Waiter {
     pub(super) cost: NonZeroU32,
     pub(super) priority: Priority,
     pub(super) latest: Latest,
-    /// Whether the request is already in flight.
+    /// Whether earlier permits of the request have expired before it was sent.
+    pub(super) is_renewed: bool,
+    /// Whether the request is already in flight. Only a renewed one can be.
     pub(super) is_in_flight: bool,
     /// Whether permits are granted to the waiter only when it is polled, because it was once polled too late, or because
     /// it needs those of another limiter as well.

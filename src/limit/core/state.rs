@@ -36,7 +36,7 @@ impl Core {
 
     /// Returns whether the next wake-up may be earlier because of this new waiter.
     pub fn may_hurry(&self, ticket: Ticket) -> bool {
-        let is_behind = self.queue.bounded == 0 && self.queue.in_flight == 0 && !self.queue.is_first(ticket);
+        let is_behind = self.queue.bounded == 0 && self.queue.renewed == 0 && !self.queue.is_first(ticket);
         !is_behind || self.queue.only_rank().is_none()
     }
 

@@ -93,6 +93,7 @@ impl Shared {
             latest,
             max_queue: request.max_queue(),
             is_in_flight: request.is_in_flight(),
+            is_renewed: request.is_renewed(),
             amounts: request.amounts(),
         }
     }

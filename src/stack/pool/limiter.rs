@@ -221,7 +221,7 @@ impl Choice {
         });
         let due = clock::after(clock::now(), wait);
         // Counts no other waiters against the request, which is one of them.
-        let queued = request.admitted(request.is_in_flight());
+        let queued = request.admitted();
         let mut shortest = SHORTEST;
         loop {
             let rest = due.saturating_duration_since(clock::now());

@@ -66,7 +66,15 @@ impl Sim<'_> {
         let Call { cost, priority, .. } = self.callers[caller].call;
         let is_in_flight = self.callers[caller].is_in_flight;
         let amounts = Amounts::of(Unit::Tokens, self.callers[caller].call.tokens.0);
-        let ask = Ask { cost, priority, latest, max_queue, is_in_flight, amounts: &amounts };
+        let ask = Ask {
+            cost,
+            priority,
+            latest,
+            max_queue,
+            is_renewed: is_in_flight,
+            is_in_flight,
+            amounts: &amounts,
+        };
         self.callers[caller].bound = latest.last(0);
         match self.core.submit(ask, self.time) {
             Ok(Submitted::Granted(grant)) => {

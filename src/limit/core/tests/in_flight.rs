@@ -64,11 +64,11 @@ fn request_that_is_in_flight_gets_its_new_permits_before_waiters_that_are_not() 
     let expired = core.try_submit(one(), 0).unwrap();
     let waiter = core.queued(one(), 0);
     core.finished(expired, End::Unsent, &Taken::default(), 0);
-    let renewed = core.queued(Ask { is_in_flight: true, ..one() }, 0);
+    let renewed = core.queued(Ask { is_renewed: true, is_in_flight: true, ..one() }, 0);
     assert_eq!(core.run(0, 100 * MS), [(100 * MS, renewed)]);
     assert!(matches!(core.status(renewed, 100 * MS), Status::Granted(_)));
     // Without a wait, the permits are granted at once.
-    assert!(core.takes(Ask { is_in_flight: true, ..one() }, SECOND));
+    assert!(core.takes(Ask { is_renewed: true, is_in_flight: true, ..one() }, SECOND));
     assert_eq!(requests(&core, SECOND), 1);
     core.end_in_flight(false, SECOND);
     assert_eq!(core.pop_woken(), Some(waiter));

@@ -42,7 +42,15 @@ fn quota(limit: u32, window: u64, burst: u32) -> Quota {
 
 fn of(cost: u32, priority: Priority) -> Ask<'static> {
     let cost = NonZeroU32::new(cost).unwrap();
-    Ask { cost, priority, latest: UNBOUNDED, max_queue: 10_000, is_in_flight: false, amounts: &Amounts::NONE }
+    Ask {
+        cost,
+        priority,
+        latest: UNBOUNDED,
+        max_queue: 10_000,
+        is_renewed: false,
+        is_in_flight: false,
+        amounts: &Amounts::NONE,
+    }
 }
 
 fn one() -> Ask<'static> {
