@@ -14,16 +14,12 @@
 
 mod block;
 mod bounds;
-#[cfg(feature = "client")]
-mod change;
 mod feedback;
 mod gcra;
 mod grant_log;
 mod grants;
 pub(crate) mod in_flight;
 mod in_flight_limit;
-#[cfg(any(test, feature = "test-util"))]
-mod inspection;
 mod joint;
 mod lateness;
 mod latest;
@@ -138,6 +134,22 @@ impl Core {
 
     /// Takes the store, which leaves a limiter that must not be used.
     pub(crate) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
+    /// Replaces the quotas, the pauses and the limit of requests in flight. Ignores the other settings. Without a
+    /// quota, the limiter begins to learn the rate. Once it learns, it always does, so that it keeps the learned rate.
+    #[cfg(feature = "client")]
+    pub fn reconfigure(&mut self, quotas: &[Quota], settings: &CoreSettings, now: u64) {
+        if self.server.pause.settings != settings.pauses {
+            self.server.pause.settings = settings.pauses;
+        }
+        if let (Some(in_flight), Some(max)) = (&mut self.in_flight, settings.max_in_flight) {
+            (in_flight.max, in_flight.hold) = (max, settings.hold_after_cancel);
+        }
+        if !has_quota(quotas) {
+            self.supply.learn(now);
+        }
+        self.set_quotas(quotas, now);
+    }
+
         self.supply.take_source()
     }
 

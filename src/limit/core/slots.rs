@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+#[cfg(any(test, feature = "test-util"))]
+use super::Core;
 use super::latest::Latest;
 use crate::{
     error::Refusal,
@@ -199,5 +201,19 @@ impl Slots {
             Some(slot) => slot.previous = previous,
             None => self.lists[list].last = previous,
         }
+    }
+}
+
+/// The state that the simulation of the test kit reads.
+#[cfg(any(test, feature = "test-util"))]
+impl Core {
+    /// Returns the stage of a ticket that has not ended.
+    pub fn stage(&self, ticket: Ticket) -> Option<&Stage> {
+        self.queue.find(ticket).map(|(_, stage, _)| stage)
+    }
+
+    /// Returns the number of slots of the queue that are in use, and of all.
+    pub fn slots(&self) -> (usize, usize) {
+        (self.queue.slots.used as usize, self.queue.slots.len())
     }
 }
