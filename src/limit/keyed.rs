@@ -98,7 +98,9 @@ use crate::{
 /// - The limiter of a key takes about 130 bytes beyond the key. Its first grant adds about 450 bytes, and 16 bytes for
 ///   each logged permit of a paced or sliding window.
 /// - A key is idle if its quota is fully available, no request waits for its permits, none is in flight under a
-///   [limit](LocalLimiter::with_max_in_flight), and no server limit applies to it.
+///   [limit](LocalLimiter::with_max_in_flight), no server limit applies to it, and its quotas are those of its new
+///   limiter. [`set_quotas`](LocalLimiter::set_quotas) with other quotas therefore keeps the key in use. If most keys
+///   have their own quotas, let `make` create the limiters with them.
 /// - Adding a key removes idle keys. No background task runs, and a key in use is never removed.
 /// - A request with a new key is refused if keys in use take up all the room.
 /// - A server limit, such as a daily quota that resets at midnight, keeps its key in use until the reset. In that case,

@@ -158,9 +158,13 @@ impl LocalLimiter {
     ///   The first quota of another unit does not count earlier amounts.
     /// - A waiter whose cost exceeds the new quotas is refused.
     /// - A pause and the empty quotas that the server has reported stay. [`resume`](Self::resume) discards them.
+    /// - A [`Keyed`](super::Keyed#memory) keeps a key whose quotas differ from those of its new limiter.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         let quotas: Vec<_> = quotas.into_iter().collect();
-        self.locked(|core, now| core.set_quotas(&quotas, now));
+        self.locked(|core, now| {
+            core.set_quotas(&quotas, now);
+            core.has_other_quotas = *quotas != *self.shared.setup.quotas;
+        });
     }
 
     /// Replaces the quotas, and the settings that can change while the limiter is in use. Without a quota, the limiter
@@ -204,7 +208,7 @@ impl LocalLimiter {
     }
 
     /// Returns whether the limiter is equivalent to a new one: no permit is spent, no request is queued, no server
-    /// limit applies, and no other clone and no permit of the limiter exist.
+    /// limit applies, its quotas are the same, and no other clone and no permit of the limiter exist.
     pub(super) fn is_idle(&self) -> bool {
         // The holder of another clone or of a permit may be about to use the limiter.
         if Arc::strong_count(&self.shared) > 1 {
@@ -218,8 +222,10 @@ impl LocalLimiter {
     /// Prepares the limiter for one key of many. Limiters with the same quotas and settings share one setup.
     pub(super) fn for_key(mut self, setups: &mut Vec<Arc<Setup>>) -> Self {
         // A limiter with other clones is in use, and keeps its own setup.
-        if let Some(own) = Arc::get_mut(&mut self.shared).filter(|own| own.is_unused()) {
+        if let Some(own) = Arc::get_mut(&mut self.shared) {
             match setups.iter().find(|setup| setup.is_same(&own.setup)) {
+                // The next new limiter of the key will have the same quotas.
+                _ if !own.is_unused() => own.locked(|core, _| core.has_other_quotas = false),
                 Some(setup) => own.setup = Arc::clone(setup),
                 None if setups.len() < MOST_SETUPS => setups.push(Arc::clone(&own.setup)),
                 None => {}

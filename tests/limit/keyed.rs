@@ -129,3 +129,26 @@ async fn keyed_limiter_keeps_a_key_until_the_key_is_idle() {
         assert_eq!(is_kept(), in_use == InUse::Cloned, "after the state {in_use:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn keyed_limiter_keeps_a_key_whose_quota_was_changed() {
+    let two = || quota(2, 1_000, 1);
+    // `make` may change the quota of a new limiter itself.
+    let made_with_other_quota = move |_: &u32| {
+        let limiter = LocalLimiter::sliding_window(one_per_second());
+        limiter.set_quotas(two());
+        limiter
+    };
+    for keyed in [keyed(move |_| LocalLimiter::sliding_window(two())), keyed(made_with_other_quota)] {
+        let available = || keyed.limiter(&0).unwrap().snapshot().available;
+        let add_other_keys =
+            |first: u32| (first..first + 500).for_each(|key| drop(keyed.limiter(&key).unwrap()));
+        for limit in [1, 5] {
+            keyed.limiter(&0).unwrap().set_quotas(quota(limit, 1_000, 1));
+            advance(seconds(2)).await;
+            add_other_keys(limit * 1_000);
+            assert_eq!(available(), limit);
+            assert!(keyed.len() < 500, "the other keys are removed: {}", keyed.len());
+        }
+    }
+}

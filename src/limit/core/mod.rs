@@ -84,6 +84,8 @@ pub struct Core {
     /// `None` unless a quota counts a unit other than requests, or the limiter learns the rate of one.
     pub(crate) units: Option<Box<Units>>,
     obeys_remaining: bool,
+    /// Whether the quotas differ from those with which the limiter was created.
+    pub(crate) has_other_quotas: bool,
     granted: u64,
     /// The number of permits whose requests have ended.
     released: u64,
@@ -132,8 +134,6 @@ impl Core {
         self.in_flight = settings.max_in_flight.map(in_flight);
     }
 
-    /// Takes the store, which leaves a limiter that must not be used.
-    pub(crate) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
     /// Replaces the quotas, the pauses and the limit of requests in flight. Ignores the other settings. Without a
     /// quota, the limiter begins to learn the rate. Once it learns, it always does, so that it keeps the learned rate.
     #[cfg(feature = "client")]
@@ -150,6 +150,8 @@ impl Core {
         self.set_quotas(quotas, now);
     }
 
+    /// Takes the store, which leaves a limiter that must not be used.
+    pub(crate) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
         self.supply.take_source()
     }
 
@@ -164,6 +166,7 @@ impl Core {
             in_flight: None,
             units: None,
             obeys_remaining,
+            has_other_quotas: false,
             granted: 0,
             released: 0,
             not_accepted: 0,

@@ -42,7 +42,8 @@ impl Core {
 
     /// Returns whether the limiter is in the state of a new limiter.
     pub fn is_idle(&mut self, now: u64) -> bool {
-        self.supply.is_whole(now)
+        !self.has_other_quotas
+            && self.supply.is_whole(now)
             && !(self.server.any() && self.server.tidy(now))
             && self.server.unconfirmed.permits(now) == 0
             && self.queue.len(Priority::COUNT) == 0
