@@ -9,7 +9,10 @@ use super::{
     local_limiter::LocalLimiter,
     permit::{Permit, PermitIssuer},
     permit_request::PermitRequest,
-    shell::{acquire::Acquire, joint::Place},
+    shell::{
+        acquire::Acquire,
+        joint::{Outcome, Place},
+    },
     snapshot::Effect,
 };
 use crate::{
@@ -72,6 +75,12 @@ use crate::{
 ///
 /// [`with_max_queue`](super::RateLimitLayer::with_max_queue) bounds the queue of each part, so that many requests of one
 /// part fill only its own queue. It also bounds the number of parts that wait in the queue of the account.
+///
+/// # Stores
+///
+/// A limiter may take its permits from a [store](LocalLimiter::from_source). A store that has the permits of a request,
+/// but not its amounts, is called again every 100 ms, and when it reports a change. The other limiter grants nothing
+/// meanwhile. If both limiters have a store, each of these calls to that of the part wastes a permit of the account.
 #[derive(Clone)]
 pub struct Joint<K> {
     account: LocalLimiter,
@@ -133,17 +142,23 @@ impl Pair {
             let place = Place::join(&account.shared, &request.after(arrived_at.elapsed()), false)?;
             // The request is the only one of its part in the account's queue, and keeps its turn in the part meanwhile.
             let mut check = interval(TURN_CHECK);
-            poll_fn(|cx| {
-                while check.poll_tick(cx).is_ready() {
-                    if let Poll::Ready(Err(refusal)) = turn.poll_due(cx) {
-                        return Poll::Ready(Err(refusal));
+            let taken = loop {
+                poll_fn(|cx| {
+                    while check.poll_tick(cx).is_ready() {
+                        if let Poll::Ready(Err(refusal)) = turn.poll_due(cx) {
+                            return Poll::Ready(Err(refusal));
+                        }
                     }
+                    place.poll_due(cx)
+                })
+                .await?;
+                let taken = place.take_both(&turn);
+                if !matches!(taken, Outcome::Withheld) {
+                    break taken;
                 }
-                place.poll_due(cx)
-            })
-            .await?;
+            };
             // If the part has begun a pause meanwhile, the request waits for its end outside the account's queue.
-            if let Some(granted) = place.take_both(&turn) {
+            if let Outcome::Decided(granted) = taken {
                 return granted.map(|granted| self.permit(&request, granted));
             }
         }

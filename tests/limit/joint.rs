@@ -2,7 +2,7 @@
 
 use super::*;
 use tower::util::BoxCloneService;
-use tower_outbound::limit::{Joint, Scope, ServerSignal};
+use tower_outbound::limit::{Amounts, Joint, PermitSource, Scope, ServerSignal, Unit};
 
 /// The part of a request, in its extensions.
 #[derive(Clone, Copy)]
@@ -615,4 +615,104 @@ async fn request_that_is_polled_late_keeps_its_turn() {
     // The first poll moves the clock without firing timers.
     assert_pending!(task::spawn(advance(millis(1_001))).poll());
     assert_ready!(late.poll()).unwrap();
+}
+
+/// A store whose permits and tokens arrive when the test adds them.
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<(u32, u32)>>);
+
+impl Store {
+    fn limiter(&self) -> LocalLimiter {
+        let tokens = Quota::per_minute(1_000).unwrap().with_unit(Unit::Tokens).unwrap();
+        LocalLimiter::from_source(self.clone(), [quota(100, 1_000, 1), tokens])
+    }
+
+    fn set(&self, permits: u32, tokens: u32) {
+        *self.0.lock().unwrap() = (permits, tokens);
+    }
+
+    fn left(&self) -> (u32, u32) {
+        *self.0.lock().unwrap()
+    }
+}
+
+impl PermitSource for Store {
+    fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, _: u64) -> bool {
+        let (permits, tokens) = &mut *self.0.lock().unwrap();
+        let taken = amounts.get(Unit::Tokens);
+        let is_free = *permits >= cost.get() && *tokens >= taken;
+        if is_free {
+            (*permits, *tokens) = (*permits - cost.get(), *tokens - taken);
+        }
+        is_free
+    }
+
+    fn forecast(&self, start: u64, _: u64, _: u32) -> u64 {
+        start
+    }
+
+    fn available(&self, _: u64) -> u32 {
+        self.0.lock().unwrap().0
+    }
+}
+
+fn taking_100_tokens() -> PermitRequest {
+    PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, 100))
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_waits_for_a_store_without_taking_the_permits_of_the_other_limiter() {
+    for of_account in [true, false] {
+        for (at_first, reports_change) in [((0, 0), true), ((0, 100), true), ((5, 0), true), ((5, 0), false)]
+        {
+            let case = format!("{of_account} {at_first:?} {reports_change}");
+            let (store, local) = (Store::default(), LocalLimiter::sliding_window(quota(10, 60_000, 1)));
+            let stored = store.limiter();
+            let (account, part) =
+                if of_account { (stored.clone(), local.clone()) } else { (local.clone(), stored.clone()) };
+            let joint = joint(account, move |_| part.clone());
+            let mut waiter = task::spawn(acquire(&joint, 0, &taking_100_tokens()));
+            assert_pending!(waiter.poll(), "{case}");
+            store.set(at_first.0, at_first.1);
+            stored.source_changed();
+            for _ in 0..30 {
+                assert_pending!(waiter.poll(), "{case}");
+                advance(millis(100)).await;
+                yield_now().await;
+            }
+            assert_eq!((local.snapshot().granted, store.left()), (0, at_first), "{case}");
+            store.set(5, 150);
+            if reports_change {
+                stored.source_changed();
+            }
+            timeout(seconds(1), waiter).await.expect(&case).unwrap();
+            assert_eq!((local.snapshot().granted, stored.snapshot().granted, store.left()), (1, 1, (4, 50)));
+        }
+    }
+}
+
+/// The store of the account grants a permit that is wasted, because that of the part does not.
+#[tokio::test(start_paused = true)]
+async fn request_whose_permit_has_expired_stays_in_flight_while_a_store_withholds_its_permits() {
+    let (of_account, of_part) = (Store::default(), Store::default());
+    let account = of_account.limiter().with_max_in_flight(2).unwrap();
+    let part = of_part.limiter();
+    let joint = joint(account.clone(), {
+        let part = part.clone();
+        move |_| part.clone()
+    });
+    of_account.set(1_000, 100_000);
+    of_part.set(1, 100);
+    let layer = RateLimitLayer::new(joint).with_estimate(|_| Amounts::of(Unit::Tokens, 100));
+    let call = tokio::spawn(layer.layer(ready_after(1_000)).oneshot(to(0)));
+    sleep(millis(500)).await;
+    of_part.set(5, 0);
+    for _ in 0..10 {
+        sleep(millis(500)).await;
+        assert_eq!(account.snapshot().requests_in_flight, Some(1));
+    }
+    of_part.set(5, 100);
+    part.source_changed();
+    drop(timeout(seconds(1), call).await.unwrap().unwrap().unwrap());
+    assert_eq!((account.snapshot().requests_in_flight, of_part.left()), (Some(0), (4, 0)));
 }

@@ -110,6 +110,7 @@ impl Core {
         }
         self.advance(now);
     }
+        self.supply.set_refused(None);
 
     /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request
     /// that must not wait misses its longest wait at once, unless a store may admit it.

@@ -63,8 +63,8 @@ impl Core {
         if self.is_limited_by_server(cost.get().into(), now) || self.is_full_for(head.waiter.is_in_flight) {
             return false;
         }
-        if let Some(source) = self.supply.source() {
-            return source.available(now) >= cost.get();
+        if self.supply.source().is_some() {
+            return self.supply.has_stored(cost, now);
         }
         self.supply.progress(progress, cost.get(), now);
         self.advance_units(&head.waiter.amounts, now);
@@ -88,7 +88,9 @@ impl Core {
                 _ if due <= now && self.is_full_for(head.waiter.is_in_flight) => u64::MAX,
                 Some(ends) => ends,
                 // The store has no forecast. It reports its next permits.
-                None if due <= now && self.supply.source().is_some() => u64::MAX,
+                None if due <= now && self.supply.source().is_some() => {
+                    self.supply.retry_at(now).unwrap_or(u64::MAX)
+                }
                 None => self.gather(&head, due, now),
             };
             wake.min(head.waiter.latest.last(self.grace()))

@@ -3,8 +3,8 @@
 //! Such a request waits in both queues as a late waiter, so that its turn only wakes it. It takes its permits when they
 //! are available in both.
 
-use super::{Ask, Core, PATIENCE, Stage, Status, Ticket};
-use crate::error::Refusal;
+use super::{Ask, Core, Grant, PATIENCE, Stage, Status, Ticket};
+use crate::error::{Reason, Refusal};
 
 /// How long a request keeps its turn, in which no other request of its queue is served, without reading it again: 1 s in
 /// nanoseconds.
@@ -39,6 +39,7 @@ impl Core {
         if self.rejects(ask, now).is_some()
             || !self.arrive(ask.cost, now)
             || self.is_full_for(ask.is_in_flight)
+            || !self.supply.has_stored(ask.cost, now)
         {
             return false;
         }
@@ -46,6 +47,26 @@ impl Core {
         self.supply.progress(progress, cost, now);
         self.advance_units(ask.amounts, now);
         self.due_of_new(ask, now) <= now && self.is_open(ask.cost, ask.amounts, now)
+    }
+
+    /// Returns whether the permits come from a store, which may refuse them although it has them.
+    pub fn is_stored(&self) -> bool {
+        self.supply.source().is_some()
+    }
+
+    /// Takes the permits of a queued request whose [`turn`](Self::turn) it is. Returns an error without a refusal if the
+    /// store does not grant them, and waits a while before it calls the store again. Any other result ends the ticket.
+    pub fn take_turn(&mut self, ticket: Ticket, now: u64) -> Result<Grant, Option<Refusal>> {
+        match self.status(ticket, now) {
+            Status::Granted(grant) => Ok(grant),
+            Status::Refused(refusal) => Err(Some(refusal)),
+            Status::Waiting if self.is_stored() => {
+                self.supply.set_refused(Some(now));
+                Err(None)
+            }
+            // Never happens. An error is better than a caller that tries again without a wait.
+            Status::Waiting => Err(Some(Refusal::new(Reason::Unavailable, None))),
+        }
     }
 
     /// Returns whether [`status`](Self::status) would grant the permits of a queued request now. Its offer ends if

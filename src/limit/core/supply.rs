@@ -30,7 +30,15 @@ pub(super) struct Supply {
 }
 
 /// A store outside the limiter, which replaces the quotas.
-struct Source(Box<dyn PermitSource>);
+struct Source {
+    store: Box<dyn PermitSource>,
+    /// The time before which the store counts as empty for waiters that take their permits when they are polled. Zero
+    /// unless it has refused such a waiter although it had the permits, because it lacked the amounts.
+    retry_at: u64,
+}
+
+/// How long the store counts as empty after it has refused a waiter, unless it reports a change: 100 ms in nanoseconds.
+const RETRY: u64 = 100_000_000;
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -112,8 +120,8 @@ impl Learned {
 
 impl Supply {
     /// Takes all permits from a store.
-    pub(super) fn from_source(source: Box<dyn PermitSource>) -> Self {
-        Self { source: Some(Source(source)), ..Self::new(&[], Rule::TokenBucket) }
+    pub(super) fn from_source(store: Box<dyn PermitSource>) -> Self {
+        Self { source: Some(Source { store, retry_at: 0 }), ..Self::new(&[], Rule::TokenBucket) }
     }
 
     pub(super) fn new(quotas: &[Quota], rule: Rule) -> Self {
@@ -135,15 +143,32 @@ impl Supply {
     }
 
     pub(super) fn source(&self) -> Option<&dyn PermitSource> {
-        self.source.as_ref().map(|Source(source)| &**source)
+        self.source.as_ref().map(|source| &*source.store)
     }
 
     pub(super) fn source_mut(&mut self) -> Option<&mut dyn PermitSource> {
-        self.source.as_mut().map(|Source(source)| &mut **source as &mut dyn PermitSource)
+        self.source.as_mut().map(|source| &mut *source.store as &mut dyn PermitSource)
     }
 
     pub(super) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
-        self.source.take().map(|Source(source)| source)
+        self.source.take().map(|source| source.store)
+    }
+
+    /// Returns whether the store has these permits, and has not just refused them. `true` without a store.
+    pub(super) fn has_stored(&self, cost: NonZeroU32, now: u64) -> bool {
+        let has = |source: &Source| source.retry_at <= now && source.store.available(now) >= cost.get();
+        self.source.as_ref().is_none_or(has)
+    }
+
+    /// Returns when a store is called again that has refused permits.
+    pub(super) fn retry_at(&self, now: u64) -> Option<u64> {
+        self.source.as_ref().map(|source| source.retry_at).filter(|at| *at > now)
+    }
+
+    /// Records that the store has refused permits, or that it has changed since.
+    pub(super) fn set_refused(&mut self, at: Option<u64>) {
+        let retry_at = at.map_or(0, |at| at.saturating_add(RETRY));
+        self.source.iter_mut().for_each(|source| source.retry_at = retry_at);
     }
 
     /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more

@@ -7,22 +7,29 @@ use std::{
 
 use super::{Shared, waiting::Wakes};
 use crate::{
-    error::{Reason, Refusal},
+    error::Refusal,
     limit::{
-        core::{Core, End, Status, Ticket},
+        core::{Core, End, Grant, Ticket},
         permit_request::PermitRequest,
     },
-    policy::{Amounts, Taken},
+    policy::{self, Amounts},
 };
 
-/// The times of the grants of two limiters, or the refusal of one.
-type Outcome = Result<[u64; 2], Refusal>;
+/// What became of two requests that were due.
+pub(crate) enum Outcome {
+    /// The times of the grants of both limiters, or the refusal of one.
+    Decided(Result<[u64; 2], Refusal>),
+    /// The store of a limiter has not granted its permits. None were taken, and both requests keep their places.
+    Withheld,
+    /// The permits of one limiter are not available any more.
+    NotDue,
+}
 
 /// The place of a request in a limiter's queue. Dropping it leaves the queue.
 pub(crate) struct Place {
     limiter: Arc<Shared>,
     ticket: Ticket,
-    amounts: Amounts,
+    request: PermitRequest,
 }
 
 impl Place {
@@ -34,7 +41,7 @@ impl Place {
         keeps_turn: bool,
     ) -> Result<Self, Refusal> {
         let ticket = limiter.locked(|core, now| core.join(&limiter.ask(request, now), keeps_turn, now))?;
-        Ok(Self { limiter: Arc::clone(limiter), ticket, amounts: *request.amounts() })
+        Ok(Self { limiter: Arc::clone(limiter), ticket, request: *request })
     }
 
     /// Waits until the permits are available.
@@ -49,33 +56,59 @@ impl Place {
         })
     }
 
-    /// Takes the permits of two requests that are due. Returns `None` if those of one are not available any more.
-    pub(crate) fn take_both(&self, other: &Self) -> Option<Outcome> {
+    /// Takes the permits of two requests that are due.
+    pub(crate) fn take_both(&self, other: &Self) -> Outcome {
         self.limiter.locked_with(&other.limiter, |(own, own_now), (its, its_now)| {
             match (own.turn(self.ticket, own_now), its.turn(other.ticket, its_now)) {
-                (Err(refusal), _) | (_, Err(refusal)) => Some(Err(refusal)),
-                // Both are available at these times, so both are granted, unless a store changes its mind.
-                (Ok(true), Ok(true)) => {
-                    match (own.status(self.ticket, own_now), its.status(other.ticket, its_now)) {
-                        (Status::Granted(first), Status::Granted(second)) => Some(Ok([first.at, second.at])),
-                        (first, second) => {
-                            waste(own, first, &self.amounts, own_now);
-                            waste(its, second, &self.amounts, its_now);
-                            Some(Err(Refusal::new(Reason::Unavailable, None)))
-                        }
+                (Err(refusal), _) | (_, Err(refusal)) => return Outcome::Decided(Err(refusal)),
+                (Ok(true), Ok(true)) => {}
+                _ => return Outcome::NotDue,
+            }
+            // Both are available at these times, so both are granted, unless a store lacks the amounts.
+            let takes = [(own, own_now, self.ticket), (its, its_now, other.ticket)];
+            match take_in_order(takes, &self.request, |core, now, ticket| core.take_turn(ticket, now)) {
+                Ok(granted) => Outcome::Decided(Ok(granted)),
+                Err((Some(refusal), _)) => Outcome::Decided(Err(refusal)),
+                Err((None, is_wasted)) => {
+                    if is_wasted {
+                        Outcome::NotDue
+                    } else {
+                        Outcome::Withheld
                     }
                 }
-                _ => None,
             }
         })
     }
 }
 
+/// Takes the permits of both limiters. Calls a store first, because only a store can refuse permits that are available.
+/// Returns the times of the grants, or the refusal and whether the permits of the other limiter were wasted.
+fn take_in_order<T, E>(
+    takes: [(&mut Core, u64, T); 2],
+    request: &PermitRequest,
+    take: impl Fn(&mut Core, u64, T) -> Result<Grant, E>,
+) -> Result<[u64; 2], (E, bool)> {
+    let [own, its] = takes;
+    let is_swapped = its.0.is_stored() && !own.0.is_stored();
+    let [(core, now, first), (other, other_now, second)] = if is_swapped { [its, own] } else { [own, its] };
+    let first = take(core, now, first).map_err(|refusal| (refusal, false))?;
+    match take(other, other_now, second) {
+        Ok(second) if is_swapped => Ok([second.at, first.at]),
+        Ok(second) => Ok([first.at, second.at]),
+        Err(refusal) => {
+            waste(core, first, request, now);
+            Err((refusal, true))
+        }
+    }
+}
+
 /// Ends the permits of a request that is not sent.
-fn waste(core: &mut Core, status: Status, amounts: &Amounts, now: u64) {
-    if let Status::Granted(grant) = status {
-        core.settle(grant.taken_at, &Taken::of(*amounts), &Amounts::NONE, now);
-        core.finished(grant, End::Unsent, &Taken::unsent(*amounts), now);
+fn waste(core: &mut Core, grant: Grant, request: &PermitRequest, now: u64) {
+    let amounts = *request.amounts();
+    core.settle(grant.taken_at, &policy::Taken::of(amounts), &Amounts::NONE, now);
+    core.finished(grant, End::Unsent, &policy::Taken::unsent(amounts), now);
+    // A renewed request stays in flight.
+    if !request.is_in_flight() {
         core.end_in_flight(false, now);
     }
 }
@@ -94,14 +127,8 @@ impl Shared {
             if !own.is_free(&first, own_now) || !its.is_free(&second, its_now) {
                 return None;
             }
-            let second = its.grant_now(&second, its_now)?;
-            match own.grant_now(&first, own_now) {
-                Some(first) => Some([first.at, second.at]),
-                None => {
-                    waste(its, Status::Granted(second), request.amounts(), its_now);
-                    None
-                }
-            }
+            let takes = [(own, own_now, &first), (its, its_now, &second)];
+            take_in_order(takes, request, |core, now, ask| core.grant_now(ask, now).ok_or(())).ok()
         })
     }
 
