@@ -49,6 +49,7 @@ pub(crate) struct Needs {
     pub(crate) amounts: Amounts,
     pub(crate) priority: Priority,
     pub(crate) max_wait: Option<Duration>,
+    pub(crate) max_queue: usize,
 }
 
 impl CallContext {

@@ -401,6 +401,48 @@ async fn request_does_not_wait_for_the_next_fetch_of_a_failed_member() {
     assert_eq!((places(&service), fetches.load(Relaxed)), (vec!["us".to_owned()], 2));
 }
 
+/// The retry could not go to the other member, so the delay of the throttled response applies.
+#[tokio::test(start_paused = true)]
+async fn member_that_gets_no_request_is_no_alternative_for_a_retry() {
+    let failing = || RefreshingKey::new(|| async { Err::<FreshKey, _>(BoxError::from("no key")) });
+    let full = || per_second(10).with_max_in_flight(1).unwrap();
+    for (keys, max_queue) in [(KeySource::from(failing()), 10), (key("us-key").into(), 0)] {
+        let limiter = full();
+        let in_flight = (max_queue == 0).then(|| limiter.try_acquire_owned().unwrap());
+        let members = [(US, keys, limiter), (EU, key("eu-key").into(), per_second(10))];
+        let service = service(|| throttled().with_header("retry-after", "300"), ok);
+        let client =
+            builder(Pool::new(members).unwrap()).with_limit(move |limit| limit.with_max_queue(max_queue));
+        let client = client.client_with_service(service.clone()).unwrap();
+        if in_flight.is_none() {
+            assert!(client.post("/chat").await.unwrap_err().is_auth());
+        }
+        let start = Instant::now();
+        assert_eq!(client.post("/chat").await.unwrap().status(), 429, "{max_queue}");
+        assert_eq!((places(&service), start.elapsed() < SECOND), (vec!["eu".to_owned()], true));
+    }
+}
+
+/// The ends of the requests in flight are unknown, so all members are expected to be as early as their queues are short.
+#[tokio::test(start_paused = true)]
+async fn backlog_is_spread_over_members_that_limit_the_requests_in_flight() {
+    // The limits of the members, the times of their responses in milliseconds, and the longest time of 400 requests.
+    for (limits, times, longest) in
+        [([4, 4], [100, 100], 5_500), ([4, 4], [200, 50], 5_500), ([2, 10], [100, 100], 3_800)]
+    {
+        let members = limits.map(|max| LocalLimiter::without_quota().with_max_in_flight(max).unwrap());
+        let [eu, us] = times.map(|time| move || ok().with_delay(Duration::from_millis(time)));
+        let client = builder(pool(members[0].clone(), members[1].clone()));
+        let client = client.with_total_timeout(100 * SECOND).client_with_service(service(eu, us)).unwrap();
+        let start = Instant::now();
+        let calls = (0..400).map(|_| client.get("/chat").fetch_text());
+        join_all(calls).await.into_iter().for_each(|text| drop(text.unwrap()));
+        let granted = members.map(|member| member.snapshot().granted);
+        let took = start.elapsed().as_millis();
+        assert!(took <= longest, "{limits:?} {times:?}: {took} ms, {granted:?}");
+    }
+}
+
 #[tokio::test]
 async fn request_to_an_unreachable_member_is_sent_to_the_other() {
     let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

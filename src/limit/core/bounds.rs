@@ -63,7 +63,8 @@ impl Core {
     }
 
     /// Returns when a new request would be granted, and when it would be if no other request waited. Without a
-    /// forecast, returns times that are at least 100 ms away. Returns `None` if the request would be refused.
+    /// forecast, returns times that are at least 100 ms away, or at least 100 ms for each round of requests in flight
+    /// before this one. Returns `None` if the request would be refused.
     pub fn expected(&self, ask: &Ask<'_>, now: u64) -> Option<[u64; 2]> {
         if self.rejects(ask, now).is_some() {
             return None;
@@ -72,11 +73,18 @@ impl Core {
         let alone = self.forecast(now, ask.cost.get().into());
         let alone = self.due_behind(alone, &Totals::NONE, ask.amounts, now).min(due);
         let is_unknown = self.is_full_for(ask.is_in_flight) || due <= now && self.grace() > 0;
-        if due > now && self.queue.len(ask.priority.rank()) >= ask.max_queue {
+        let waiters = self.queue.len(ask.priority.rank());
+        if (due > now || is_unknown) && waiters >= ask.max_queue {
             return None;
         }
-        let earliest = if is_unknown { now.saturating_add(UNKNOWN) } else { now };
-        Some([due, alone].map(|due| due.max(earliest)))
+        if !is_unknown {
+            return Some([due, alone]);
+        }
+        // The waiters ahead leave when the requests in flight end, as many at a time as may be in flight.
+        let rounds =
+            self.in_flight.as_ref().map_or(0, |in_flight| waiters as u64 / u64::from(in_flight.max.get()));
+        let after = |rounds: u64| now.saturating_add(UNKNOWN.saturating_mul(rounds));
+        Some([due.max(after(rounds + 1)), alone.max(after(1))])
     }
 
     /// Returns the permits that the waiters need.
@@ -102,6 +110,7 @@ impl Core {
 
     /// Grants the new permits of the store, after it has refused the waiters that are too late and take none.
     pub fn source_changed(&mut self, now: u64) {
+        self.supply.set_refused(None);
         let demand = self.demand(now);
         let is_late = |last| self.forecast(now, demand.permits) > last || last <= now;
         let may_refuse = self.unavailable(NonZeroU32::MAX, now).is_some();
@@ -110,7 +119,6 @@ impl Core {
         }
         self.advance(now);
     }
-        self.supply.set_refused(None);
 
     /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request
     /// that must not wait misses its longest wait at once, unless a store may admit it.

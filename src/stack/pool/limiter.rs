@@ -99,6 +99,7 @@ impl PoolLimiter {
             amounts: *request.amounts(),
             priority: request.priority(),
             max_wait: request.max_wait(),
+            max_queue: request.max_queue(),
         };
         let (is_fixed, alternative) = (true, None);
         call.set_member(Member { pool, index, needs, is_fixed, is_bound, alternative, delays, routed });

@@ -156,13 +156,15 @@ impl Routed {
         let Some(call) = self.call.as_ref().filter(|_| result.as_ref().is_ok_and(failed)) else { return };
         let Some(member) = call.member(pool.id()).filter(|member| member.index == self.index) else { return };
         let left = call.deadline().map(|ends| ends.saturating_duration_since(clock::now()));
-        let Needs { cost, amounts, priority, .. } = member.needs;
-        let request = PermitRequest::new().with_cost(cost).with_amounts(amounts).with_priority(priority);
+        let Needs { cost, amounts, priority, max_queue, .. } = member.needs;
+        let request = PermitRequest::new().with_cost(cost).with_amounts(amounts);
+        let request = request.with_priority(priority).with_max_queue(max_queue);
         let wait = |(index, other): (usize, &super::Member)| {
             let [wait, _] = other.limiter.expected_wait(&request)?;
             Some(wait.max(delay_of(&member.delays, index)))
         };
-        let others = pool.members.iter().enumerate().filter(|(index, _)| *index != self.index);
+        let others = pool.members.iter().enumerate();
+        let others = others.filter(|(index, other)| *index != self.index && !other.keys.has_failed());
         let alternative = others.filter_map(wait).min();
         let is_in_time =
             |wait: &Duration| [left, member.needs.max_wait].iter().flatten().all(|most| wait < most);
