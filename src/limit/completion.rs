@@ -16,6 +16,15 @@ use crate::{
     telemetry,
 };
 
+/// What a request determines about its response.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    /// Whether the limiter applies the response's rate-limit headers.
+    pub(super) is_trusted: bool,
+    /// Whether the request is a `HEAD`, whose response has no body.
+    pub(super) is_head: bool,
+}
+
 /// Inserts the [`Settlement`] of a request with amounts into its response, and settles it if the head has the amounts. Returns
 /// the meter of the body.
 #[inline]
@@ -66,12 +75,12 @@ pub(super) fn check_order<R>(options: &Options, outcome: &Result<Response<R>, Er
 #[inline]
 pub(super) fn complete<'a, R>(
     mut permit: Permit<'a>,
-    trusted: bool,
+    expected: Expected,
     options: &Options,
     call: Option<&CallContext>,
     response: &Response<R>,
 ) -> InFlight<'a> {
-    if trusted {
+    if expected.is_trusted {
         let reading = Reading::of(&options.dialect, response, clock::wall);
         if reading.has_limits() || !permit.end_ordinary() {
             report(&mut permit, &ResponseInfo::of_call(reading, call), call);
@@ -79,7 +88,9 @@ pub(super) fn complete<'a, R>(
     } else {
         permit.report_unrelated();
     }
-    if options.in_flight_until_head || permit.counts_in_flight() && has_no_body(response) {
+    if options.in_flight_until_head
+        || permit.counts_in_flight() && (expected.is_head || has_no_body(response))
+    {
         permit.release();
         return InFlight::none();
     }

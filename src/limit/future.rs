@@ -6,12 +6,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    completion::{check_order, complete, settle},
+    completion::{Expected, check_order, complete, settle},
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
     pending::Pending,
@@ -34,19 +34,29 @@ pin_project! {
         settings: Arc<Settings<L>>,
         call: Option<CallContext>,
     }
+
+    impl<S: Service<Request<B>>, L, B> PinnedDrop for ResponseFuture<S, L, B> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let StateProj::Calling { permit: Some(permit), .. } = this.state.project() {
+                if this.call.as_ref().is_some_and(CallContext::is_unsent) {
+                    mark_unsent(permit);
+                }
+            }
+        }
+    }
 }
 
 pin_project! {
     #[project = StateProj]
     enum State<S, B, F> {
         Before { unsent: Unsent<B>, inner: S },
-        // `trusted` is `true` if the limiter applies the response's rate-limit headers. `permit` is `None` while
-        // `renewal` waits for another permit, and after the future has completed.
+        // `permit` is `None` while `renewal` waits for another permit, and after the future has completed.
         Calling {
             #[pin]
             future: F,
             permit: Option<Permit<'static>>,
-            trusted: bool,
+            expected: Expected,
             // Boxed, because few requests wait for a connection until their permit has expired.
             renewal: Option<Box<Pending>>,
         },
@@ -121,7 +131,7 @@ where
         loop {
             let (inner, unsent) = match this.state.as_mut().project() {
                 StateProj::Before { unsent, inner } => (inner, unsent),
-                StateProj::Calling { mut future, permit, trusted, renewal } => {
+                StateProj::Calling { mut future, permit, expected, renewal } => {
                     if permit.is_none() && renewal.is_none() {
                         polled_after_completion();
                     }
@@ -150,16 +160,18 @@ where
                             let (in_flight, metering) = match permit {
                                 Some(mut permit) => {
                                     let metering = settle(&mut permit, &settings.options, &mut response);
-                                    (complete(permit, *trusted, &settings.options, call, &response), metering)
+                                    (
+                                        complete(permit, *expected, &settings.options, call, &response),
+                                        metering,
+                                    )
                                 }
                                 None => (InFlight::none(), None),
                             };
                             Ok(response.map(|body| InFlightBody::new(body, in_flight, metering)))
                         }
                         Err(error) => {
-                            let counted = permit.filter(|it| it.counts_in_flight() || it.has_amounts());
-                            if let Some(mut permit) = counted.filter(|_| error.proves_not_sent()) {
-                                permit.mark_unsent();
+                            if let Some(mut permit) = permit.filter(|_| error.proves_not_sent()) {
+                                mark_unsent(&mut permit);
                             }
                             Err(error)
                         }
@@ -222,13 +234,21 @@ where
                 continue;
             }
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
-            let trusted = settings.options.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
+            let is_trusted = settings.options.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
+            let expected = Expected { is_trusted, is_head: head.method == Method::HEAD };
             // Without a wait for the service, the request is sent at the time of the grant, and the clock is not read
             // again.
             permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
             let future = inner.call(take_once(request));
-            this.state.set(State::Calling { future, permit: Some(permit), trusted, renewal: None });
+            this.state.set(State::Calling { future, permit: Some(permit), expected, renewal: None });
         }
+    }
+}
+
+/// Records that the request was not sent: it is no longer in flight, and its amounts are available again.
+fn mark_unsent(permit: &mut Permit<'_>) {
+    if permit.counts_in_flight() || permit.has_amounts() {
+        permit.mark_unsent();
     }
 }
 

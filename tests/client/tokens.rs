@@ -82,3 +82,28 @@ async fn each_attempt_takes_its_estimate_and_a_failed_connection_takes_none() {
     assert!(error.report().is_some_and(|report| report.attempt_count() == 3), "{error:?}");
     assert_used(&limiter, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn call_that_ends_while_it_connects_takes_no_tokens_and_is_not_in_flight() {
+    let connector =
+        service_fn(|_: http::Uri| std::future::pending::<std::io::Result<tokio::io::DuplexStream>>());
+    for ends_by in ["drop", "deadline"] {
+        let tokens = Quota::per_minute(LIMIT).unwrap().with_unit(Unit::Tokens).unwrap();
+        let limiter = LocalLimiter::sliding_window(tokens).with_max_in_flight(2).unwrap();
+        let limiter = limiter.with_hold_after_cancel(Duration::from_secs(60));
+        let total = Duration::from_secs(if ends_by == "drop" { 60 } else { 2 });
+        let builder = preset("http://127.0.0.1:9").with_limiter(limiter.clone()).with_total_timeout(total);
+        let transport = TransportConfig::new().with_connect_timeout(30 * total);
+        let client = builder.client_with_service(transport.build_with_connector(connector).unwrap()).unwrap();
+        let mut call = Box::pin(client.get("/").extension(of(9_000)).send());
+        let ended = tokio::time::timeout(Duration::from_secs(3), &mut call).await;
+        assert_eq!(ended.is_err(), ends_by == "drop");
+        if ends_by == "drop" {
+            assert_used(&limiter, 9_000);
+            assert_eq!(limiter.snapshot().requests_in_flight, Some(1));
+        }
+        drop(call);
+        assert_used(&limiter, 0);
+        assert_eq!(limiter.snapshot().requests_in_flight, Some(0), "{ends_by}");
+    }
+}

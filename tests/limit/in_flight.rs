@@ -223,18 +223,20 @@ async fn request_whose_permit_has_expired_is_served_when_its_permits_are_due() {
 /// Such a response has no body, so nobody has to read it.
 #[tokio::test(start_paused = true)]
 async fn response_without_a_body_ends_its_request() {
-    for (status, name, value) in
-        [(204, "x", ""), (304, "x", ""), (503, "content-length", "0"), (200, "grpc-status", "14")]
-    {
+    for (method, status, name, value) in [
+        (Method::GET, 204, "x", ""),
+        (Method::GET, 304, "x", ""),
+        (Method::GET, 503, "content-length", "0"),
+        (Method::GET, 200, "grpc-status", "14"),
+        (Method::HEAD, 200, "content-length", "5"),
+    ] {
         let response = ScriptedResponse::status(status).with_header(name, value);
         let inner = ScriptedService::new([response]);
         let limiter = one_at_a_time().with_hold_after_cancel(seconds(60));
         let service = RateLimitLayer::new(limiter.clone()).layer(inner);
-        let _unread = service
-            .oneshot(Request::get("https://api.example.com/").body(Body::empty()).unwrap())
-            .await
-            .unwrap();
-        assert_eq!(limiter.snapshot().requests_in_flight, Some(0), "{status}");
+        let request = Request::builder().method(method.clone()).uri("https://api.example.com/");
+        let _unread = service.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(limiter.snapshot().requests_in_flight, Some(0), "{method} {status}");
     }
 }
 
