@@ -2,7 +2,6 @@
 //! runs one, because a blocked runtime must not delay the requests of another.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
