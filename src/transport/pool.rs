@@ -33,10 +33,6 @@ use crate::{
     error::{ConnectError, ConnectPhase},
 };
 
-/// The flow-control window of an HTTP/2 connection, 1 GiB as in Go's client. It fits 512 streams with hyper's default
-/// window of 2 MiB, so that unread responses do not stall other responses. hyper's default of 5 MiB fits two streams.
-const CONNECTION_WINDOW: u32 = 1 << 30;
-
 /// The connections to one origin.
 pub(super) struct Host<B: RequestBody> {
     pub(super) target: Target,
@@ -148,7 +144,6 @@ impl<B: RequestBody> Host<B> {
         let slot = Arc::new(slot);
         let mut builder = http2::Builder::new(Tasks(Arc::clone(&slot)));
         builder.timer(TokioTimer::new()).initial_max_send_streams(UNKNOWN);
-        builder.initial_connection_window_size(CONNECTION_WINDOW);
         if let Some((interval, timeout)) = self.settings.pings {
             builder.keep_alive_interval(interval).keep_alive_timeout(timeout);
             builder.keep_alive_while_idle(self.settings.pings_while_idle);

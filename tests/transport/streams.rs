@@ -204,20 +204,6 @@ async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
     assert_eq!(server.connections(), 1);
 }
 
-/// Each unread response fills the window of its stream. Together they exceed hyper's default window of a connection.
-#[tokio::test]
-async fn unread_responses_do_not_stall_another_response_of_their_connection() {
-    const LENGTH: usize = 2 << 20;
-    let server = Server::raw(Settings::http2(), |_, _| async { reply(200, vec![b'x'; LENGTH]) }).await;
-    let client = client(&server.url(), http2());
-    let unread = within(join_all((0..8).map(|_| client.get("/unread").send()))).await;
-    assert_eq!(within(text(client.get("/read"))).await.len(), LENGTH);
-    for response in unread {
-        assert_eq!(within(response.unwrap().bytes()).await.unwrap().len(), LENGTH);
-    }
-    assert_eq!(server.connections(), 1);
-}
-
 /// The pool grants the stream to a call which is not polled again before it is dropped.
 #[tokio::test]
 async fn dropped_call_that_was_just_granted_a_stream_returns_it() {

@@ -33,8 +33,8 @@ fn endless(protocol: Protocol, status: u16) -> String {
     }
 }
 
-/// Sends at most as much data as hyper's flow control allows, 2 MiB on a stream. The first stream gets 2 MiB. Each later
-/// stream gets 1 MiB, so that retries keep to the memory limit.
+/// Sends as much data as hyper's flow control allows: at most 2 MiB on a stream and 5 MiB on a connection. The first
+/// stream gets 2 MiB. Each later stream gets 1 MiB, so that three later streams fit into the connection's window.
 fn fill_window(stream: &mut TcpStream, id: u32, data: &[u8]) -> io::Result<()> {
     let window = if id == 1 { 2 << 20 } else { 1 << 20 };
     let frames = frame(DATA, 0, id, data).repeat((64 << 10) / data.len());

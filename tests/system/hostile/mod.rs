@@ -43,7 +43,7 @@
 //! | 200 `Set-Cookie` headers | the response | 98 | |
 //! | 10,000 or endless interim responses | the response, or the attempt timeout | 6,021 (twice that for 100,000) | nothing limits their number: h2 queues all that arrive while its task runs, and hyper's task then drops them |
 //! | a 503 with an endless body | the 503, after three attempts | 1,142 | flow control until the stream is reset: 2 MiB for a stream |
-//! | a 200 with an endless body that the caller does not read | the response | 2,142 | flow control: 2 MiB for a stream |
+//! | a 200 with an endless body that the caller does not read | the response | 2,142 | flow control: 2 MiB for a stream, 5 MiB for a connection |
 //! | the same, in frames of one byte | the response | 6,101 | h2's limit on small frames |
 //! | the same, in empty frames | the response | 69 | h2: 100 empty frames |
 //! | the same, collected with a limit of 64 KiB | `BodyTooLarge` | 276 | the limit of `bytes_up_to` |
@@ -75,7 +75,7 @@ const HTTP1_HEADER_LIMIT: u64 = 1_536 * KIB;
 const HTTP2_HEADER_LIMIT: u64 = 384 * KIB;
 /// The memory limit for an HTTP/1.1 connection and a few reads of a body.
 const HTTP1_BODY_LIMIT: u64 = 1_024 * KIB;
-/// The memory limit for an HTTP/2 connection and up to five full MiB of its streams' flow-control windows.
+/// The memory limit for an HTTP/2 connection and a full flow-control window of 5 MiB.
 const HTTP2_BODY_LIMIT: u64 = 6 * MIB;
 /// The memory limit for h2's frame queue. The queue's capacity is a power of two.
 const HTTP2_SMALL_FRAME_LIMIT: u64 = 16 * MIB;
