@@ -174,16 +174,16 @@ pub(super) async fn probing() -> LocalLimiter {
 /// The guide's page `adaptive_limits` states these figures.
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_learns_the_tokens_per_minute() {
-    for (style, least, unit) in [
-        (Style::OpenAi, 95.0, Some(Unit::Tokens)),
-        (Style::Anthropic, 95.0, Some(Unit::InputTokens)),
-        (Style::Bare, 85.0, None),
+    for (style, least, most, unit) in [
+        (Style::OpenAi, 95.0, 0.5, Some(Unit::Tokens)),
+        (Style::Anthropic, 95.0, 0.5, Some(Unit::InputTokens)),
+        (Style::Bare, 85.0, 1.0, None),
     ] {
         let limiter = LocalLimiter::adaptive([]);
         let (used, rejected) = use_tokens(&limiter, style, 35, 50).await;
         let text = format!("{style:?}: {used:.1} % used, {rejected:.2} % rejected");
         println!("{text}");
-        assert!(used >= least && rejected <= 1.0, "{text}");
+        assert!(used >= least && rejected <= most, "{text}");
         let snapshot = limiter.snapshot();
         assert_eq!(snapshot.learned_units.first().map(|learned| learned.unit), unit);
         // Rejections because of tokens lower the rate of requests only if the headers do not show the reason.

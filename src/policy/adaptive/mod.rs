@@ -1,6 +1,6 @@
 //! Learns the rate that a server accepts, from its rate-limit headers and its throttled responses.
 //!
-//! Six events change the rate:
+//! Seven events change the rate:
 //!
 //! | event | new rate |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | the end of a pause before which no rate was known | the recently accepted requests per second |
 //! | rate-limit headers with another quota | 98 % of that quota |
 //! | a complete run without a throttled response | twice as much in the slow start, then 2 % more, 6 %, 18 %, 50 % |
+//! | a complete run above the reported quota of a unit such as tokens, in which less than half of it was left | that quota |
 //! | a run that used less than half of the last clean rate | the last clean rate |
 //! | a 503 after six cuts by 503s | the rate before these cuts |
 //!

@@ -7,7 +7,7 @@ use crate::policy::{
 };
 
 /// Lengthens the window of a quota by 2 %, so that no window exceeds the limit with a burst of a fiftieth of it.
-const MARGIN: f64 = 1.02;
+pub(super) const MARGIN: f64 = 1.02;
 const BURST_PART: u64 = 50;
 
 /// A quota is used up if less than a twentieth of its limit remains.

@@ -34,10 +34,11 @@ fn learned() -> LearnedUnit {
     unit
 }
 
-/// Takes 1,000 tokens as often as the rate allows, but at most once per `interval`, for `seconds`. Returns the rate.
+/// Takes 1,000 tokens as often as the rate allows, but at most once per `interval`, for `seconds`. The server reports that
+/// `left` of 30,000 tokens remain. Returns the rate.
 fn serve_for(
     unit: &mut LearnedUnit,
-    (seconds, interval): (u64, u64),
+    (seconds, interval, left): (u64, u64, u64),
     is_accepted: Option<bool>,
     now: &mut u64,
 ) -> f64 {
@@ -46,7 +47,7 @@ fn serve_for(
         unit.advance(&of(1_000), *now);
         unit.take(&of(1_000), *now);
         unit.end(&ended(1_000, is_accepted), *now);
-        read(unit, &tokens(30_000, 20_000, 60), *now);
+        read(unit, &tokens(30_000, left, 60), *now);
         *now = unit.due(*now + interval, 0, &of(1_000));
     }
     unit.learner.rate.unwrap()
@@ -57,8 +58,17 @@ fn rate_of_a_unit_is_raised_only_if_it_was_used() {
     let (mut unit, mut now) = (learned(), SECOND);
     let before = unit.learner.rate.unwrap();
     // 333 tokens per second are 68 % of the rate.
-    assert_eq!(serve_for(&mut unit, (600, 3 * SECOND), Some(true), &mut now), before);
-    assert!(serve_for(&mut unit, (600, 0), Some(true), &mut now) > 1.01 * before);
+    assert_eq!(serve_for(&mut unit, (600, 3 * SECOND, 20_000), Some(true), &mut now), before);
+    assert!(serve_for(&mut unit, (600, 0, 20_000), Some(true), &mut now) > 1.01 * before);
+}
+
+#[test]
+fn rate_of_a_unit_exceeds_the_reported_quota_only_while_half_of_it_remains() {
+    let (mut unit, mut now) = (learned(), SECOND);
+    // 30,000 per minute, without the margin.
+    assert_eq!(serve_for(&mut unit, (600, 0, 14_000), Some(true), &mut now).round(), 500.0);
+    assert!(serve_for(&mut unit, (200, 0, 20_000), Some(true), &mut now) > 530.0);
+    assert_eq!(serve_for(&mut unit, (100, 0, 14_000), Some(true), &mut now).round(), 500.0);
 }
 
 #[test]
@@ -66,7 +76,7 @@ fn rate_of_a_unit_is_raised_only_if_the_server_accepted_the_requests() {
     for is_accepted in [Some(false), None] {
         let (mut unit, mut now) = (learned(), SECOND);
         let before = unit.learner.rate.unwrap();
-        assert_eq!(serve_for(&mut unit, (1_200, 0), is_accepted, &mut now), before);
+        assert_eq!(serve_for(&mut unit, (1_200, 0, 20_000), is_accepted, &mut now), before);
     }
 }
 
