@@ -69,9 +69,9 @@ pub struct CallContext(Report);
 /// Marks a 401, or gRPC's `UNAUTHENTICATED`, if the rejected key is being replaced, or if another member of a
 /// [`Pool`](crate::stack::Pool) has a key. The marker is in the extensions of the response.
 ///
-/// The auth layer or the route layer inserts the marker, and the retry layer then resends the request once, through the limiter: see
-/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may also insert the marker, but only into
-/// the response to the request that it received itself.
+/// The auth layer or the route layer inserts the marker, and the retry layer then resends the request once, through the
+/// limiter: see [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may also insert the marker,
+/// but only into the response to the request that it received itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 

@@ -25,8 +25,8 @@ pub(super) struct Expected {
     pub(super) is_head: bool,
 }
 
-/// Inserts the [`Settlement`] of a request with amounts into its response, and settles it if the head has the amounts. Returns
-/// the meter of the body.
+/// Inserts the [`Settlement`] of a request with amounts into its response, and settles it if the head has the amounts.
+/// Returns the meter of the body.
 #[inline]
 pub(super) fn settle<R>(
     permit: &mut Permit<'_>,

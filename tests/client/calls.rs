@@ -115,8 +115,7 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
     }
 }
 
-/// The failed response arrives in parts. A response that arrives at once would not need to be drained.
-/// Such a response has no body, so nobody has to read it.
+/// A response without a body has nothing to read.
 #[cfg(feature = "decompression")]
 #[tokio::test(start_paused = true)]
 async fn dropped_response_without_a_body_is_not_cancelled_although_the_client_decompresses() {
@@ -138,6 +137,7 @@ async fn dropped_response_without_a_body_is_not_cancelled_although_the_client_de
     }
 }
 
+/// The failed response arrives in parts. A response that arrives at once would not need to be drained.
 #[tokio::test]
 async fn client_drains_a_failed_response_and_reuses_its_connection() {
     let pause = Duration::from_millis(100);
