@@ -5,9 +5,16 @@ use tokio::net::{
     TcpListener, TcpStream,
     tcp::{OwnedReadHalf, OwnedWriteHalf},
 };
-use tower_outbound::Quota;
+use tower_outbound::{
+    Quota,
+    limit::{Amounts, Unit},
+};
 
 use super::*;
+
+/// The limit of tokens, and the tokens of a request.
+const TOKENS: u32 = 1_000;
+const AMOUNT: u32 = 100;
 
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
@@ -75,15 +82,21 @@ impl Peer {
     }
 }
 
-/// A permit of 1,000 per minute is valid for 250 ms. The request is sent over a connection that is already open.
+/// A permit of 1,000 per minute is valid for 250 ms. The request is sent over a connection that is already open. Its
+/// other permit takes its tokens again.
 #[tokio::test]
 async fn returned_request_is_sent_with_another_permit_if_its_permit_has_expired() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let limiter = LocalLimiter::token_bucket(Quota::per_minute(1_000).unwrap().with_burst(100).unwrap());
+    let limiter = LocalLimiter::token_bucket([
+        Quota::per_minute(1_000).unwrap().with_burst(100).unwrap(),
+        Quota::bucket(TOKENS, 10, Duration::from_secs(86_400)).unwrap().with_unit(Unit::Tokens).unwrap(),
+    ]);
     let builder = builder(&format!("http://{}", listener.local_addr().unwrap()));
     let client = builder.with_limiter(limiter.clone()).with_max_attempts(1);
     let client = client.client_with_transport(http2().with_max_connections(2)).unwrap();
-    let post = |count| join_all((0..count).map(|_| client.post("/").send()));
+    let post = |count| {
+        join_all((0..count).map(|_| client.post("/").extension(Amounts::of(Unit::Tokens, AMOUNT)).send()))
+    };
 
     let server = async {
         let mut first = Peer::accept(&listener, 3).await;
@@ -112,5 +125,8 @@ async fn returned_request_is_sent_with_another_permit_if_its_permit_has_expired(
     let (calls, ()) = within(async { tokio::join!(post(3), server) }).await;
     let succeeded: Vec<_> = calls.iter().map(Result::is_ok).collect();
     assert_eq!(succeeded, [false, false, true], "{calls:?}");
-    assert_eq!(limiter.snapshot().granted, 4 + 3 + 1);
+    let snapshot = limiter.snapshot();
+    assert_eq!(snapshot.granted, 4 + 3 + 1);
+    // The expired permit has returned its tokens.
+    assert_eq!((TOKENS - snapshot.units[0].available) / AMOUNT, 4 + 3);
 }
