@@ -14,6 +14,8 @@ use hyper::body::Incoming;
 #[cfg(feature = "hyper")]
 use super::connection::ConnectionBody;
 use super::idle::IdleBody;
+#[cfg(feature = "client")]
+use crate::call::Report;
 use crate::error::BoxError;
 
 /// The body of a request or a response of the client. It can hold a body of any type.
@@ -40,6 +42,9 @@ use crate::error::BoxError;
 /// Polling a body returns `None` after its end or after an error.
 pub struct Body {
     kind: Kind,
+    /// The report of the call whose stack has returned this body, if there are layers above the stack.
+    #[cfg(feature = "client")]
+    report: Option<Report>,
 }
 
 enum Kind {
@@ -47,9 +52,8 @@ enum Kind {
     Full(Bytes),
     #[cfg(feature = "hyper")]
     Incoming(IdleBody<ConnectionBody>),
-    /// The second field creates the body again, if [`Body::from_fn`] has created it. The third field is that of
-    /// [`Body::is_original`].
-    Boxed(UnsyncBoxBody<Bytes, BoxError>, Option<MakeBody>, bool),
+    /// The second field creates the body again, if [`Body::from_fn`] has created it.
+    Boxed(UnsyncBoxBody<Bytes, BoxError>, Option<MakeBody>),
 }
 
 pub(super) type MakeBody = Box<dyn Fn() -> Body + Send + Sync>;
@@ -57,7 +61,15 @@ pub(super) type MakeBody = Box<dyn Fn() -> Body + Send + Sync>;
 impl Body {
     /// Creates an empty body.
     pub fn empty() -> Self {
-        Self { kind: Kind::Full(Bytes::new()) }
+        Self::of(Kind::Full(Bytes::new()))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            #[cfg(feature = "client")]
+            report: None,
+        }
     }
 
     /// Creates a body that returns the data and trailers of `body`.
@@ -84,20 +96,20 @@ impl Body {
         }
         #[cfg(feature = "hyper")]
         if let Some(body) = take::<IdleBody<Incoming>>(&mut slot) {
-            return Self { kind: Kind::Incoming(body.map(ConnectionBody::from)) };
+            return Self::of(Kind::Incoming(body.map(ConnectionBody::from)));
         }
         slot.map(|body| Self::boxed(body.map_err(Into::into).boxed_unsync(), None)).unwrap_or_default()
     }
 
     /// Creates a boxed body, and stores the function that creates it again.
     pub(super) fn boxed(body: UnsyncBoxBody<Bytes, BoxError>, make: Option<MakeBody>) -> Self {
-        Self { kind: Kind::Boxed(body, make, false) }
+        Self::of(Kind::Boxed(body, make))
     }
 
     /// Takes the function that creates this body again.
     pub(super) fn take_make(&mut self) -> Option<MakeBody> {
         match &mut self.kind {
-            Kind::Boxed(_, make, _) => make.take(),
+            Kind::Boxed(_, make) => make.take(),
             _ => None,
         }
     }
@@ -106,10 +118,10 @@ impl Body {
     fn idle(body: IdleBody<Self>) -> Self {
         match body.into_parts() {
             (Some(body), None, _) => body,
-            (Some(body @ Self { kind: Kind::Full(_) }), ..) => body,
+            (Some(body @ Self { kind: Kind::Full(_), .. }), ..) => body,
             #[cfg(feature = "hyper")]
-            (Some(Self { kind: Kind::Incoming(body) }), limit, call) if !body.has_limit() => {
-                Self { kind: Kind::Incoming(body.with_limit(limit).with_call(call)) }
+            (Some(Self { kind: Kind::Incoming(body), .. }), limit, call) if !body.has_limit() => {
+                Self::of(Kind::Incoming(body.with_limit(limit).with_call(call)))
             }
             (Some(body), limit, call) => {
                 let body = IdleBody::new(body, limit).with_call(call);
@@ -121,7 +133,7 @@ impl Body {
 
     #[cfg(feature = "hyper")]
     pub(crate) fn of_connection(body: ConnectionBody) -> Self {
-        Self { kind: Kind::Incoming(IdleBody::new(body, None)) }
+        Self::of(Kind::Incoming(IdleBody::new(body, None)))
     }
 
     /// Returns the bytes of a body that is in memory.
@@ -133,19 +145,15 @@ impl Body {
         }
     }
 
-    /// Returns the body of a response, which is now original.
     #[cfg(feature = "client")]
-    pub(crate) fn into_original(mut self) -> Self {
-        if let Kind::Boxed(.., is_original) = &mut self.kind {
-            *is_original = true;
-        }
-        self
+    pub(crate) fn with_report(self, report: Option<Report>) -> Self {
+        Self { report, ..self }
     }
 
-    /// Returns whether the body is that of a stack or of a connection, so that no layer above it has wrapped the body.
+    /// Returns the report of the call whose stack has returned this body, unless a layer has wrapped the body.
     #[cfg(feature = "client")]
-    pub(crate) fn is_original(&self) -> bool {
-        matches!(self.kind, Kind::Incoming(_) | Kind::Boxed(.., true))
+    pub(crate) fn report(&self) -> Option<&Report> {
+        self.report.as_ref()
     }
 
     /// Returns the rest of the body if it has arrived and has at most `limit` bytes.
@@ -234,7 +242,7 @@ impl Default for Body {
 /// Creates a body from bytes in memory, such as a `Vec<u8>`, a `String` or a `&'static str`, without copying them.
 impl<T: Into<Bytes>> From<T> for Body {
     fn from(data: T) -> Self {
-        Self { kind: Kind::Full(data.into()) }
+        Self::of(Kind::Full(data.into()))
     }
 }
 

@@ -63,8 +63,9 @@ impl OuterCall {
     /// Returns the request of a response, unless a layer has wrapped or replaced the body of the response.
     pub(super) fn take_kept(&self, response: &Response<Body>) -> Option<KeptRequest> {
         let (kept, call) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let is_own = Report::from_response(response).is_some_and(|report| call.is_reported_by(report));
-        (is_own && response.body().is_original()).then_some(kept)
+        let reports = [Report::from_response(response), response.body().report()];
+        let is_own = |report: Option<&Report>| report.is_some_and(|report| call.is_reported_by(report));
+        reports.into_iter().all(is_own).then_some(kept)
     }
 
     /// Returns `given`, the report of a response. If a layer has made the response, or stored it during an earlier
@@ -93,11 +94,12 @@ pub(super) fn send(
         let mut result = match base_url.resolve(std::mem::take(request.uri_mut())) {
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                if let Some(marker) = &marker {
-                    let kept = Some((KeptRequest::of(&request), call));
-                    *marker.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
-                }
-                (settings.stack)(request).await
+                let report = marker.as_ref().map(|marker| {
+                    let (kept, report) = (KeptRequest::of(&request), call.report());
+                    *marker.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some((kept, call));
+                    report
+                });
+                (settings.stack)(request).await.map(|it| it.map(|body| body.with_report(report)))
             }
             Err(error) => Err(error),
         };

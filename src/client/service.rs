@@ -177,9 +177,9 @@ where
     R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     if body.get_ref().is_some_and(InFlightBody::is_watched) && !http_body::Body::is_end_stream(&body) {
-        return Body::new(body).into_original();
+        return Body::new(body);
     }
-    Body::new(body.map(InFlightBody::into_inner)).into_original()
+    Body::new(body.map(InFlightBody::into_inner))
 }
 
 impl Client {

@@ -24,6 +24,7 @@ use tower_outbound::{
     request_id::RequestId,
     retry::{AttemptResult, Budget, Classify, RetryDecision},
     stack::OuterService,
+    timeout::BodyIdleTimeoutLayer,
 };
 
 use super::*;
@@ -349,6 +350,16 @@ async fn broken_body_is_not_retried_behind_a_layer_that_changes_the_body() {
         assert_eq!(client.get("/v1").fetch_text().await.unwrap(), "[1]");
         assert_eq!(received.lock().unwrap().len(), 2);
     }
+}
+
+/// The retry would not pass the layer, so that the idle timeout would not limit the body of the next response.
+#[tokio::test]
+async fn body_that_stalls_longer_than_the_idle_timeout_of_an_outer_layer_is_not_retried() {
+    let server = Break::Stall.server(1).await;
+    let builder = preset(&server.url()).with_outer_layer(BodyIdleTimeoutLayer::new(IDLE).unwrap());
+    let error = within(builder.client().unwrap().get("/v1").fetch_text()).await.unwrap_err();
+    assert_eq!((error.is_timeout(), broken_body(&error).0), (true, vec![OK]));
+    assert_eq!(server.seen().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -214,6 +214,29 @@ async fn broken_body_of_a_fallback_is_not_retried_at_the_first_service() {
     assert_eq!(service.calls(), 3);
 }
 
+/// The response keeps its head, so that its report is that of the call.
+#[tokio::test(start_paused = true)]
+async fn broken_body_of_another_client_is_not_retried() {
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let files = preset("https://files.example.com").with_body_idle_timeout(Duration::from_secs(1));
+    let files = files.client_with_service(ScriptedService::new([stalled])).unwrap();
+    let layer = layer_fn(move |inner: OuterService| {
+        let files = files.clone();
+        inner.and_then(move |link: http::Response<Body>| {
+            let get = files.get("/file");
+            async move {
+                let file = get.await?.into_body();
+                Ok::<_, Error>(link.map(|_| file))
+            }
+        })
+    });
+    let service = ScriptedService::new([ScriptedResponse::status(200).with_body("link")]);
+    let client = preset("https://api.example.com").with_outer_layer(layer);
+    let error = client.client_with_service(service.clone()).unwrap().get("/").fetch_text().await.unwrap_err();
+    assert!(error.call().is_none() && error.is_timeout(), "{error:?}");
+    assert_eq!(service.calls(), 1);
+}
+
 /// How the body of a stored response ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stored {
