@@ -1,7 +1,7 @@
 //! The calls of a client with layers above its stack.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex, OnceLock, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::{CallContext, Report, RequestTimeout},
+    call::{CallContext, DeadlineSetting, Report, RequestTimeout},
     error::Error,
     stack::{BaseUrl, OuterService},
 };
@@ -25,6 +25,8 @@ pub(super) struct OuterCall {
     settings: Arc<Settings>,
     /// Of the time above the stack. Its deadline is the timeout of the request.
     report: Report,
+    /// Of the body of the response, without a timeout of the request. Its deadline is the total timeout of the client.
+    of_body: OnceLock<Report>,
     /// The number of these requests that run, were dropped, or may have been processed by the server.
     processed: AtomicUsize,
     /// The last of these requests, and its call in the stack.
@@ -39,6 +41,7 @@ impl OuterCall {
         Arc::new(Self {
             settings,
             report: call.report(),
+            of_body: OnceLock::new(),
             processed: AtomicUsize::default(),
             kept: Mutex::default(),
         })
@@ -68,10 +71,22 @@ impl OuterCall {
         reports.into_iter().all(is_own).then_some(kept)
     }
 
-    /// Returns `given`, the report of a response. If a layer has made the response, or stored it during an earlier
-    /// call, returns the report of this call.
-    pub(super) fn own_report<'a>(&'a self, given: Option<&'a Report>) -> &'a Report {
-        given.filter(|given| given.started() >= self.report.started()).unwrap_or(&self.report)
+    /// Returns the report whose deadline limits the body of a response: the earlier of the deadline of this call and of
+    /// `given`, the report of the response. A layer may have made the response, or stored it during an earlier call.
+    pub(super) fn report_of_body<'a>(&'a self, given: Option<&'a Report>) -> &'a Report {
+        let ends = |report: &Report| report.deadline().map(|(ends, _)| ends);
+        let own = match ends(&self.report) {
+            Some(_) => &self.report,
+            // Starts now, because the total timeout does not limit the wait in the outer layers.
+            None => self.of_body.get_or_init(|| {
+                let call = CallContext::of(&mut Extensions::new());
+                call.limit_time(self.settings.builder.timeout.total.0, DeadlineSetting::TotalTimeout);
+                call.report()
+            }),
+        };
+        let is_of_this_call = |given: &&Report| given.started() >= self.report.started();
+        let is_earlier = |given: &&Report| ends(given).is_some_and(|it| Some(it) <= ends(own));
+        given.filter(is_of_this_call).filter(is_earlier).unwrap_or(own)
     }
 }
 

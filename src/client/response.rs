@@ -55,8 +55,9 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 /// - the body fails, for example because the connection breaks, and no [retry](#retries) succeeds;
 /// - the body has more than [`MAX_BODY`](Self::MAX_BODY) bytes;
 /// - the deadline of the call passes before the end of the body. The deadline is the [timeout of the
-///   request](super::RequestBuilder::timeout), otherwise the total timeout of the client. A call without a deadline is
-///   bounded only by [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout).
+///   request](super::RequestBuilder::timeout), otherwise the total timeout of the client. If an outer layer has made or
+///   stored the response, the total timeout counts from the start of the read. A call without a deadline is bounded only
+///   by [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout).
 ///
 /// [`into_body`](Self::into_body) returns the body as a stream, without these limits and without retries.
 ///
@@ -251,7 +252,7 @@ struct Sent {
 impl Sent {
     /// Returns the report whose deadline limits the body of a response. `given` is the report of the response.
     fn report<'a>(&'a self, given: Option<&'a Report>) -> Option<&'a Report> {
-        self.outer.as_ref().map_or(given, |outer| Some(outer.own_report(given)))
+        self.outer.as_ref().map_or(given, |outer| Some(outer.report_of_body(given)))
     }
 
     /// Returns the error for a status other than 2xx.

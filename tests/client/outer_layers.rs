@@ -307,15 +307,52 @@ async fn deadline_of_an_earlier_call_does_not_limit_a_stored_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_of_a_request_limits_the_body_of_a_stored_response() {
+async fn time_limit_of_a_call_limits_the_body_of_a_stored_response() {
     let (client, _) = caching(200, Stored::Stalled);
     client.get("/").await.unwrap();
-    tokio::time::advance(Duration::from_secs(61)).await;
+    for (timeout, ends, limit) in
+        [(Some(5), 5, "timeout of the request of 5s"), (None, 60, "total timeout of 60s")]
+    {
+        for age in [0, 1, 61] {
+            tokio::time::advance(Duration::from_secs(age)).await;
+            let (start, get) = (Instant::now(), client.get("/"));
+            let get = match timeout {
+                Some(timeout) => get.timeout(Duration::from_secs(timeout)),
+                None => get,
+            };
+            let text = tokio::time::timeout(Duration::from_secs(600), get.fetch_text()).await;
+            let error = text.expect("the deadline ends the body").unwrap_err();
+            assert_eq!((start.elapsed(), error.is_timeout()), (Duration::from_secs(ends), true), "{age}");
+            assert_eq!(error.source().unwrap().to_string(), format!("{limit} exceeded"));
+        }
+    }
+}
+
+/// The response of another client has a later deadline of its own.
+#[tokio::test(start_paused = true)]
+async fn time_limit_of_a_call_limits_the_body_of_a_fallback() {
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let other = preset("https://other.example.com").with_total_timeout(Duration::from_secs(300));
+    let other = other.client_with_service(ScriptedService::new([stalled])).unwrap();
+    let layer = layer_fn(move |_: OuterService| {
+        let other = other.clone();
+        service_fn(move |_: Request<Body>| {
+            let get = other.get("/");
+            // The total timeout does not limit this wait.
+            async move {
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                get.await.map(Response::into_http)
+            }
+        })
+    });
+    let client = preset("https://api.example.com").with_attempt_timeout(Duration::from_secs(3));
+    let client = client.with_total_timeout(Duration::from_secs(3)).with_outer_layer(layer);
+    let client = client.client_with_service(ScriptedService::new([200])).unwrap();
     let start = Instant::now();
     let error = client.get("/").timeout(Duration::from_secs(5)).fetch_text().await.unwrap_err();
     assert_eq!((start.elapsed(), error.is_timeout()), (Duration::from_secs(5), true));
-    let source = error.source().unwrap().to_string();
-    assert_eq!(source, "timeout of the request of 5s exceeded");
+    let error = client.get("/").fetch_text().await.unwrap_err();
+    assert_eq!((start.elapsed(), error.is_timeout()), (Duration::from_secs(5 + 4 + 3), true));
 }
 
 #[tokio::test(start_paused = true)]
