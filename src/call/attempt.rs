@@ -1,6 +1,6 @@
 use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 
 use crate::policy::{nanos, outcome::Outcome, retry::DelayReason};
 
@@ -176,7 +176,12 @@ impl Attempts {
     /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it
     /// has no outcome, and without attempts.
     pub(super) fn were_processed(&self, otherwise: bool) -> bool {
-        let processed = |attempt: &Attempt| Some(attempt.outcome?.delivery().may_be_processed());
+        let processed = |attempt: &Attempt| {
+            let outcome = attempt.outcome?;
+            let is_resent = attempt.delay_reason == Some(DelayReason::KeyReplaced);
+            let is_rejected = is_resent && outcome.status() == Some(StatusCode::UNAUTHORIZED);
+            Some(!is_rejected && outcome.delivery().may_be_processed())
+        };
         self.earlier.iter().any(|attempt| processed(attempt).unwrap_or(true))
             || self.last.as_ref().and_then(processed).unwrap_or(otherwise)
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::{
-    Request, Response,
+    Request, Response, StatusCode,
     header::{CONTENT_LENGTH, TRAILER},
 };
 use http_body::Body;
@@ -93,7 +93,6 @@ impl<B: Body + 'static> Attempts<B> {
         };
         let budget = policy.budget.as_ref();
         budget.filter(|_| broken.is_some() && self.count > 1).inspect(|budget| budget.take_back());
-        self.maybe_processed |= outcome.delivery().may_be_processed();
         let requested_delay = reading.as_ref().and_then(Reading::requested_delay);
         let failure = error.map(|error| match error.kind() {
             ErrorKind::AttemptTimeout => "timeout",
@@ -107,6 +106,11 @@ impl<B: Body + 'static> Attempts<B> {
         let key_replaced = self.resends
             && decision::is_key_replaced(&attempt, self.idempotent)
             && !self.call.is_key_replaced();
+        // A 401 states that the request was not processed, unless an inner retry layer has sent it before.
+        let is_rejected = key_replaced
+            && outcome.status() == Some(StatusCode::UNAUTHORIZED)
+            && attempt.extension::<AfterProcessing>().is_none();
+        self.maybe_processed |= !is_rejected && outcome.delivery().may_be_processed();
         let request = self.shown.as_deref().map(RequestHead::of);
         let last_attempt = policy.last_attempt(key_replaced, request, &attempt);
         let failed = last_attempt != LastAttempt::Classified(RetryDecision::Success);

@@ -103,7 +103,7 @@ impl fmt::Debug for AttemptResult<'_> {
 ///
 /// | result | retried | backoff |
 /// |---|---|---|
-/// | a [throttle](crate::limit::ServerSignal): 429, 529, 509, 420, a 403 or 418 that states a delay or an empty quota | yes | throttled |
+/// | a [throttle](crate::limit::ServerSignal): 429, 529, 509, 420, a 403 or 418 that states a delay above zero or an empty quota | yes | throttled |
 /// | a throttle that is [permanent](crate::limit::ServerSignal::with_permanent) | no | |
 /// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
 /// | any other status, such as 409, 501 and 505 | no | |

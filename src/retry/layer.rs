@@ -202,8 +202,8 @@ impl RetryLayer {
         self.set(|policy| policy.transient = AnyBackoff::Exponential(backoff))
     }
 
-    /// Sets the backoff after a throttled response: a 429, 529, 509 or 420, a 403 or 418 that states a delay or an
-    /// empty quota, a status of the [dialect](Self::with_dialect), or gRPC's `RESOURCE_EXHAUSTED`. The default is
+    /// Sets the backoff after a throttled response: a 429, 529, 509 or 420, a 403 or 418 that states a delay above zero
+    /// or an empty quota, a status of the [dialect](Self::with_dialect), or gRPC's `RESOURCE_EXHAUSTED`. The default is
     /// [`ExponentialBackoff::throttled`].
     pub fn with_throttled_backoff(self, backoff: ExponentialBackoff) -> Self {
         self.set(|policy| policy.throttled = AnyBackoff::Exponential(backoff))
