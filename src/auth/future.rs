@@ -54,7 +54,7 @@ where
                             if keys.reject(key) {
                                 response.extensions_mut().insert(KeyReplaced);
                             }
-                        } else if response.status().as_u16() < 400 {
+                        } else if !matches!(response.status().as_u16(), 403 | 429 | 500..) {
                             keys.accept(key);
                         }
                     }

@@ -85,7 +85,9 @@ impl MemberKeys {
             return;
         }
         let now = clock::now();
-        if let Some(rejected) = self.lock().as_mut().filter(|rejected| rejected.until <= now) {
+        // During a refresh, the request waits for another key.
+        let is_probe = |it: &&mut Rejected| it.until <= now && self.keys.holds(&it.key) == Some(true);
+        if let Some(rejected) = self.lock().as_mut().filter(is_probe) {
             rejected.probes = rejected.probes.saturating_add(1);
             rejected.until = self.next_probe(rejected.probes, now);
         }

@@ -18,7 +18,7 @@ use crate::{
     call::{CallContext, Chosen, Member, Needs, RequestHead, delay_of},
     clock::{self, Instant},
     error::{Reason, Refusal},
-    limit::{Acquire, Limiter, Permit, PermitRequest, SelectLimiter},
+    limit::{Acquire, Amounts, Limiter, Permit, PermitRequest, SelectLimiter},
 };
 
 /// The longest time until a waiter checks the other members again.
@@ -127,20 +127,19 @@ impl Choice {
     /// Returns the members that may get the request, in the order of preference: those that have a key, and of these,
     /// those whose limits fit its amounts. If there are none, the condition does not apply.
     fn eligible(&self, request: &PermitRequest) -> Cow<'_, [usize]> {
-        let pool = &self.pool.members;
-        let mut with_key = preferred(Cow::Borrowed(&self.members), |index| !pool[index].keys.has_failed());
-        if self.is_resent {
-            with_key = preferred(with_key, |index| !pool[index].keys.needs_probe());
-        }
-        if request.amounts().is_empty() {
-            return with_key;
-        }
-        preferred(with_key, |index| pool[index].limiter.fits(request.amounts()))
+        self.pool.eligible(&self.members, self.is_resent, request.amounts())
     }
 
-    /// Returns whether the request must leave the member, because the key source of the member has failed.
-    fn must_leave(&self, index: usize) -> bool {
-        self.members.len() > 1 && self.pool.must_leave(index)
+    /// Returns whether the request must leave the member, because the key source of the member has failed and another
+    /// member is expected to grant the permits in time.
+    fn must_leave(&self, index: usize, request: &PermitRequest) -> bool {
+        let is_in_time = |wait| {
+            request.deadline().is_none_or(|ends| clock::after(clock::now(), wait) < ends)
+                && request.max_wait().is_none_or(|most| wait <= most)
+        };
+        self.members.len() > 1
+            && self.pool.must_leave(index)
+            && self.earliest(request).is_some_and(|(_, wait)| is_in_time(wait))
     }
 
     /// Returns how long the member may not get the request.
@@ -199,9 +198,9 @@ impl Choice {
         Err(refusal.unwrap_or_else(|| Refusal::new(Reason::Unavailable, None)))
     }
 
-    /// Waits in the queue of one member. Returns `None` if another member can grant the permits immediately, or earlier
-    /// than this one after the forecast time of this one. Also returns `None` if the request may no longer go to this
-    /// member, because its key source has failed.
+    /// Waits in the queue of one member. Returns `None` if another member can grant the permits immediately, in less
+    /// than half of the remaining forecast time, or, after the forecast time, earlier than this one. Also returns
+    /// `None` if the request must leave this member, because its key source has failed.
     async fn wait_at(
         &self,
         index: usize,
@@ -220,7 +219,9 @@ impl Choice {
             }
             limiter.acquire_with(&request).await
         });
-        let due = clock::after(clock::now(), wait);
+        let began = clock::now();
+        let due = clock::after(began, wait);
+        let must_leave = || self.must_leave(index, &request.after(began.elapsed()));
         // Counts no other waiters against the request, which is one of them.
         let queued = request.admitted();
         let mut shortest = SHORTEST;
@@ -231,21 +232,42 @@ impl Choice {
             }
             let timer = pin!(tokio::time::sleep(rest.clamp(shortest, LONGEST)));
             if let Either::Left((granted, _)) = select(acquire.as_mut(), timer).await {
-                return (!self.must_leave(index)).then_some(granted);
+                return (!must_leave()).then_some(granted);
             }
             // The requests ahead have checked the other members earlier. After the forecast time, this request
             // therefore compares as if no other request waited.
             let alone = self.expected(index, &queued).map_or(Duration::MAX, |[_, alone]| alone);
             // Computing the forecast may have granted the permits.
             if let Some(granted) = acquire.as_mut().now_or_never() {
-                return (!self.must_leave(index)).then_some(granted);
+                return (!must_leave()).then_some(granted);
             }
             let (other, earliest) = self.earliest(&request)?;
-            let is_earlier = earliest.is_zero() || clock::now() >= due && earliest < alone;
-            if other != index && (is_earlier || self.must_leave(index)) {
+            let rest = due.saturating_duration_since(clock::now());
+            let is_earlier = earliest.is_zero() || earliest < rest / 2 || rest.is_zero() && earliest < alone;
+            if other != index && (is_earlier || must_leave()) {
                 return None;
             }
         }
+    }
+}
+
+impl Pool {
+    /// Returns those of the members that may get a request, in the same order. `is_resent` excludes probes.
+    pub(super) fn eligible<'a>(
+        &self,
+        of: &'a [usize],
+        is_resent: bool,
+        amounts: &Amounts,
+    ) -> Cow<'a, [usize]> {
+        let members = &self.members;
+        let mut with_key = preferred(Cow::Borrowed(of), |index| !members[index].keys.has_failed());
+        if is_resent {
+            with_key = preferred(with_key, |index| !members[index].keys.needs_probe());
+        }
+        if amounts.is_empty() {
+            return with_key;
+        }
+        preferred(with_key, |index| members[index].limiter.fits(amounts))
     }
 }
 
@@ -267,7 +289,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        limit::{Amounts, LocalLimiter, Snapshot, Unit},
+        limit::{LocalLimiter, Snapshot, Unit},
         policy::Quota,
     };
 

@@ -41,13 +41,19 @@ use crate::{
 /// - A response changes only the limiter of its member. After a throttled response, only this limiter pauses.
 /// - A request waits until the key source of each member has a valid key or has failed. Once a key source has failed,
 ///   its member gets no further request until the source has a key, unless the key sources of all members have failed.
-///   A request that was assigned to the member before returns an error.
+///   A request in its queue moves to another member that is expected to grant the permits in time. If there is none, it
+///   is sent in its turn. A request that was assigned to the member before returns an error.
 /// - A key source also counts as failed while the server rejects its key with a 401 and it has no other key, such as a
 ///   fixed key. The request is then resent once to another member, unless its member may have
-///   [processed](crate::call::Delivery) an earlier attempt. A request is sent to the failed member as a probe after each
-///   delay of [`with_backoff`](crate::auth::RefreshingKey::with_backoff), or after 1 to 20 s for a fixed key or a file.
-///   The member gets requests again after a response with a status below 400. If the sources of all members have
-///   failed, the 401 is returned.
+///   [processed](crate::call::Delivery) an earlier attempt. If no other member with a key is expected to grant the
+///   permits in time, the 401 is returned.
+/// - A request is sent to the failed member as a probe after each delay of
+///   [`with_backoff`](crate::auth::RefreshingKey::with_backoff), or after 1 to 20 s for a fixed key or a file. A probe
+///   that may not be resent returns its 401, such as a request
+///   [`without_retries`](crate::retry::RetryOverride::without_retries). The member gets requests again after any
+///   response except a 401, 403, 429 or 5xx.
+/// - While a closure fetches another key after a 401, requests wait for it. If this fetch fails, the calls that were
+///   resent return the 401.
 ///
 /// # Choice
 ///
@@ -61,10 +67,11 @@ use crate::{
 ///
 /// - Its member refuses it, for example because a pause would exceed its deadline. The request is refused if all
 ///   members refuse it.
-/// - Another member can grant the permits now. A waiter checks this at least once a second, so a new request may take
-///   these permits first.
-/// - The forecast time has passed, and another member is expected to grant the permits earlier. The waiter then joins
-///   the end of the queue of that member.
+/// - Another member can grant the permits now, or in less than half of the remaining forecast time. A waiter checks
+///   this at least once a second, so a new request may take these permits first.
+/// - The forecast time has passed, and another member is expected to grant the permits earlier.
+///
+/// It then joins the end of the queue of that member.
 ///
 /// # Retries
 ///

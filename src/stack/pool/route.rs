@@ -133,42 +133,36 @@ struct Routed {
 }
 
 impl Routed {
-    /// Marks the rejection of a key that has no successor, so that the request is resent to another member. The request
-    /// stays with a member that may have processed an earlier attempt.
-    fn leave<R>(&self, response: &mut Response<R>) {
+    /// Records whether another member can serve the next attempt before the deadline. If so, marks the rejection of a
+    /// key that has no successor, so that the request is resent to another member. The request stays with a member that
+    /// may have processed an earlier attempt.
+    fn end<R>(&self, response: &mut Response<R>) {
         let pool = &self.routing.pool;
-        let is_bound = || {
-            let member = self.call.as_ref().and_then(|call| call.member(pool.id()));
-            member.is_none_or(|member| member.is_bound)
-        };
-        if rejects_key(response) && pool.must_leave(self.index) && !is_bound() {
-            response.extensions_mut().insert(KeyReplaced);
-        }
-    }
-
-    /// Records whether another member can serve the next attempt before the deadline.
-    fn end<R>(&self, result: &Result<Response<R>, Error>) {
-        let pool = &self.routing.pool;
-        let failed = |response: &Response<R>| {
-            response.status().as_u16() >= 400
-                || Code::in_head(response.headers()).is_some_and(|code| code != Code::OK)
-        };
-        let Some(call) = self.call.as_ref().filter(|_| result.as_ref().is_ok_and(failed)) else { return };
+        let failed = response.status().as_u16() >= 400
+            || Code::in_head(response.headers()).is_some_and(|code| code != Code::OK);
+        let Some(call) = self.call.as_ref().filter(|_| failed) else { return };
         let Some(member) = call.member(pool.id()).filter(|member| member.index == self.index) else { return };
         let left = call.deadline().map(|ends| ends.saturating_duration_since(clock::now()));
         let Needs { cost, amounts, priority, max_queue, .. } = member.needs;
         let request = PermitRequest::new().with_cost(cost).with_amounts(amounts);
         let request = request.with_priority(priority).with_max_queue(max_queue);
-        let wait = |(index, other): (usize, &super::Member)| {
-            let [wait, _] = other.limiter.expected_wait(&request)?;
-            Some(wait.max(delay_of(&member.delays, index)))
+        let wait = |index: &usize| {
+            let [wait, _] = pool.members[*index].limiter.expected_wait(&request)?;
+            Some(wait.max(delay_of(&member.delays, *index)))
         };
-        let others = pool.members.iter().enumerate();
-        let others = others.filter(|(index, other)| *index != self.index && !other.keys.has_failed());
-        let alternative = others.filter_map(wait).min();
-        let is_in_time =
-            |wait: &Duration| [left, member.needs.max_wait].iter().flatten().all(|most| wait < most);
-        call.set_member(Member { alternative: alternative.filter(is_in_time), ..member });
+        let must_leave = rejects_key(response) && pool.must_leave(self.index);
+        let all: Vec<_> = (0..pool.members.len()).collect();
+        let others = pool.eligible(&all, must_leave, &amounts);
+        let others =
+            others.iter().filter(|index| **index != self.index && !pool.members[**index].keys.has_failed());
+        let is_in_time = |wait: &Duration| {
+            wait.is_zero() || [left, member.needs.max_wait].iter().flatten().all(|most| wait < most)
+        };
+        let alternative = others.filter_map(wait).min().filter(is_in_time);
+        if must_leave && alternative.is_some() && !member.is_bound {
+            response.extensions_mut().insert(KeyReplaced);
+        }
+        call.set_member(Member { alternative, ..member });
     }
 }
 
@@ -194,8 +188,7 @@ where
         let this = self.project();
         let mut result = ready!(this.future.poll(cx));
         if let Some(routed) = this.routed {
-            let _ = result.as_mut().map(|response| routed.leave(response));
-            routed.end(&result);
+            let _ = result.as_mut().map(|response| routed.end(response));
         }
         Poll::Ready(result)
     }

@@ -31,6 +31,20 @@ async fn request_goes_to_a_member_whose_limits_fit_its_amounts() {
     }
 }
 
+/// The other member can serve the retry only if no member's limits fit the amount.
+#[tokio::test(start_paused = true)]
+async fn retry_goes_only_to_a_member_whose_limits_fit_its_amounts() {
+    for (amount, expected) in [(1_300, 429), (7_000, 200)] {
+        let service = service(throttled, ok);
+        let builder = builder(pool(points(6_000), points(1_200))).with_total_timeout(5 * SECOND);
+        let client = builder.client_with_service(service).unwrap();
+        let start = Instant::now();
+        let request = client.post("/chat").extension(Amounts::of(Unit::Points, amount));
+        assert_eq!(request.await.unwrap().status(), expected, "{amount}");
+        assert!(start.elapsed() < SECOND, "{amount}: {:?}", start.elapsed());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn report_names_the_member_of_each_attempt() {
     let service = service(throttled, ok);

@@ -82,27 +82,96 @@ async fn request_with_a_rejected_key_is_resent_to_the_other_member() {
     assert!(seen.iter().all(|seen| seen.body == "hello"));
 }
 
-/// The member gets no request for at most a second after one wrong 401.
+/// The member gets no request for at most a second after one wrong 401. A 503 says nothing about the key.
 #[tokio::test(start_paused = true)]
 async fn member_whose_key_is_accepted_again_gets_requests_again() {
-    let rejects = Arc::new(AtomicBool::new(true));
-    let service = rejecting(&rejects);
-    let client = with_eu_key(key("eu-key").into(), &service);
-    assert_eq!(client.post("/chat").await.unwrap().status(), 200);
-    rejects.store(false, Relaxed);
-    for _ in 0..4 {
-        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    for (status, expected) in [(200, 2), (404, 2), (422, 2), (403, 1), (503, 1)] {
+        let service = ScriptedService::from_fn(move |seen| {
+            ScriptedResponse::status(if seen.number == 1 { 401 } else { status })
+        });
+        let client = with_eu_key(key("eu-key").into(), &service);
+        for _ in 0..5 {
+            assert_eq!(client.post("/chat").await.unwrap().status(), status);
+        }
+        assert_eq!(places(&service)[1..], ["us"; 5]);
+        tokio::time::sleep(SECOND).await;
+        for _ in 0..4 {
+            assert_eq!(client.post("/chat").await.unwrap().status(), status);
+        }
+        let eu = places(&service)[6..].iter().filter(|place| *place == "eu").count();
+        assert_eq!(eu, expected, "{status}: {:?}", places(&service));
     }
-    assert_eq!(places(&service)[1..], ["us"; 5]);
-    tokio::time::sleep(SECOND).await;
-    for _ in 0..4 {
-        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
-    }
-    let eu = places(&service)[6..].iter().filter(|place| *place == "eu").count();
-    assert_eq!(eu, 2, "{:?}", places(&service));
 }
 
-/// The probe takes a second to be rejected. Requests meanwhile go to the other member.
+/// A resend to a member that refuses it would hide the 401. The longest wait of zero refuses no resend at once.
+#[tokio::test(start_paused = true)]
+async fn rejection_is_returned_if_no_other_member_grants_the_resend_in_time() {
+    for (pause, max_wait, expected) in [(600, 700, 401), (3, 2, 401), (3, 4, 200), (0, 0, 200)] {
+        let us = per_second(10);
+        us.pause_until(Instant::now() + pause * SECOND);
+        let builder = builder(pool(per_second(10), us)).with_total_timeout(5 * SECOND);
+        let builder = builder.with_limit(move |limit| limit.with_max_wait(max_wait * SECOND));
+        let client = builder.client_with_service(rejecting(&Arc::new(AtomicBool::new(true)))).unwrap();
+        let start = Instant::now();
+        assert_eq!(client.post("/chat").await.unwrap().status(), expected, "{pause} {max_wait}");
+        assert_eq!(start.elapsed() < SECOND, expected == 401 || pause == 0, "{pause} {max_wait}");
+    }
+}
+
+/// A 401 was not processed, so the throttled resend may move on to the third member.
+#[tokio::test(start_paused = true)]
+async fn rejection_does_not_count_as_processed() {
+    let service = ScriptedService::from_fn(|seen| match place(seen) {
+        "eu" => ScriptedResponse::status(401),
+        "us" => throttled(),
+        _ => ok(),
+    });
+    let members = [EU, US, "https://as.example.com"].map(|url| (url, key("k"), per_second(10)));
+    let client = builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    assert_eq!(
+        (places(&service), start.elapsed() < SECOND),
+        (["eu", "us", "as"].map(str::to_owned).into(), true)
+    );
+    // The limiter refuses the resend with the new key.
+    let limiter = per_second(10);
+    let paused = limiter.clone();
+    let service = ScriptedService::from_fn(move |_| {
+        paused.pause_until(Instant::now() + 600 * SECOND);
+        ScriptedResponse::status(401)
+    });
+    let fetches = AtomicU32::new(0);
+    let keys = eu_key(move |_| Ok(key(&format!("eu-key-{}", fetches.fetch_add(1, Relaxed)))));
+    let client = builder(Pool::new([(EU, keys, limiter)]).unwrap()).with_total_timeout(5 * SECOND);
+    let error = client.client_with_service(service).unwrap().post("/chat").await.unwrap_err();
+    assert!(error.is_rate_limited() && !error.may_have_been_processed(), "{error:?}");
+    assert!(!error.report().unwrap().may_have_been_processed());
+}
+
+/// The key of the first member is rejected for some time from 3 s on, while requests wait at both members.
+#[tokio::test(start_paused = true)]
+async fn backlog_is_spread_again_after_a_temporary_rejection() {
+    // Without a rejection, the calls take 15 and 25 s.
+    for (calls, rejected, timeout, max_wait, longest) in
+        [(300, 3..4, 18, 600, 18), (300, 3..4, 600, 18, 19), (500, 3..6, 600, 600, 32)]
+    {
+        let start = Instant::now();
+        let service = ScriptedService::from_fn(move |seen| {
+            let is_rejected = is_of_eu(seen) && rejected.contains(&start.elapsed().as_secs());
+            if is_rejected { ScriptedResponse::status(401) } else { ok() }
+        });
+        let builder = builder(pool(per_second(10), per_second(10))).with_total_timeout(timeout * SECOND);
+        let builder = builder.with_limit(move |limit| limit.with_max_wait(max_wait * SECOND));
+        let client = builder.client_with_service(service).unwrap();
+        let results = join_all((0..calls).map(|_| client.get("/chat").send())).await;
+        let failures = results.iter().filter(|it| it.as_ref().map_or(true, |it| it.status() != 200)).count();
+        assert_eq!(failures, 0, "{calls}");
+        assert!(start.elapsed() < longest * SECOND, "{calls}: {:?}", start.elapsed());
+    }
+}
+
+/// The probe takes half a second to be rejected. Requests meanwhile go to the other member.
 #[tokio::test(start_paused = true)]
 async fn only_one_probe_is_sent_at_a_time() {
     let service = ScriptedService::from_fn(|seen| {
@@ -152,7 +221,7 @@ async fn rejection_of_a_request_that_may_have_been_processed_is_returned() {
     assert_eq!(places(&service), ["eu", "eu"]);
 }
 
-/// Seven requests wait at each member when the first member's key is rejected. They are all sent before the first probe.
+/// Seven requests wait at each member when the first member's key is rejected. All are sent before the first probe.
 #[tokio::test(start_paused = true)]
 async fn waiters_leave_a_member_whose_key_is_rejected() {
     let limiter = || LocalLimiter::paced_window(Quota::per_second(50).unwrap().with_burst(1).unwrap());
@@ -194,4 +263,45 @@ async fn waiters_leave_a_member_whose_key_source_has_failed() {
     let order: Vec<_> =
         service.seen().iter().map(|seen| seen.header("x-number").unwrap().to_owned()).collect();
     assert_eq!(order, ["0", "1", "3", "4", "5"]);
+}
+
+/// The other member is paused longer than the deadline. The waiters are sent, and only the first 401 was wrong.
+#[tokio::test(start_paused = true)]
+async fn waiters_keep_their_place_if_no_other_member_serves_them_in_time() {
+    let us = per_second(10);
+    us.pause_until(Instant::now() + 600 * SECOND);
+    let service =
+        ScriptedService::from_fn(|seen| ScriptedResponse::status(if seen.number == 5 { 401 } else { 200 }));
+    let builder = builder(pool(per_second(10), us)).with_total_timeout(5 * SECOND);
+    let client = builder.client_with_service(service).unwrap();
+    let results = join_all((0..30).map(|_| client.get("/chat").send())).await;
+    let count =
+        |status| results.iter().filter(|it| it.as_ref().is_ok_and(|it| it.status() == status)).count();
+    assert_eq!((count(200), count(401)), (29, 1));
+}
+
+/// The other member is paused longer than the deadline, so all requests wait for the new key of the first member.
+#[tokio::test(start_paused = true)]
+async fn requests_wait_for_the_refresh_after_a_rejection() {
+    let (us, fetches) = (per_second(100), AtomicU32::new(0));
+    us.pause_until(Instant::now() + 600 * SECOND);
+    let keys = RefreshingKey::new(move || {
+        let fresh =
+            FreshKey::new(key(if fetches.fetch_add(1, Relaxed) == 0 { "eu-key" } else { "eu-key-2" }));
+        async move {
+            tokio::time::sleep(SECOND).await;
+            Ok::<_, BoxError>(fresh)
+        }
+    });
+    let members = [(EU, keys.into(), per_second(100)), (US, KeySource::from(key("us-key")), us)];
+    let builder = builder(Pool::new(members).unwrap()).with_total_timeout(5 * SECOND);
+    let client = builder.client_with_service(rejecting(&Arc::new(AtomicBool::new(true)))).unwrap();
+    let calls = (0..10).map(|number| {
+        let call = client.post("/chat").send();
+        async move {
+            tokio::time::sleep(number * SECOND / 4).await;
+            call.await.unwrap().status()
+        }
+    });
+    assert_eq!(join_all(calls).await, [200; 10]);
 }
