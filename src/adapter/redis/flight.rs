@@ -25,7 +25,7 @@ impl LocalLimiter {
         self.locked(|core, now| Flight {
             requests: core.requests_in_flight(now).unwrap_or(0),
             admitted: core.in_flight.as_ref().and_then(|in_flight| in_flight.admitted),
-            renewing: u32::try_from(core.queue.in_flight).unwrap_or(u32::MAX),
+            renewing: u32::try_from(core.renewing()).unwrap_or(u32::MAX),
         })
     }
 

@@ -98,6 +98,12 @@ impl Core {
         }
     }
 
+    /// Returns the number of waiters that are already in flight.
+    #[allow(dead_code, reason = "only a store of permits, such as Redis, reads it")]
+    pub fn renewing(&self) -> usize {
+        self.queue.in_flight
+    }
+
     /// Returns the number of requests in flight, if it is limited.
     pub fn requests_in_flight(&self, now: u64) -> Option<u32> {
         self.in_flight.as_ref().map(|in_flight| in_flight.requests(now))

@@ -75,7 +75,7 @@ pub const PATIENCE: u32 = 50_000_000;
 #[derive(Debug)]
 pub struct Core {
     supply: Supply,
-    pub(crate) queue: Lazy<Queue>,
+    queue: Lazy<Queue>,
     server: Lazy<ServerLimits>,
     lateness: Lateness,
     blocks: Blocks,

@@ -24,7 +24,7 @@ pub(super) struct Head {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Queue {
+pub(super) struct Queue {
     pub(super) slots: Slots,
     /// The number of waiters of each priority, with the absent ones.
     queued: [usize; Priority::COUNT],
@@ -38,7 +38,7 @@ pub(crate) struct Queue {
     /// The number of renewed waiters, without the absent ones.
     pub(super) renewed: usize,
     /// The number of waiters that are in flight, without the absent ones.
-    pub(crate) in_flight: usize,
+    pub(super) in_flight: usize,
     /// `None` until a request with amounts waits.
     pub(super) amounts: Option<Box<QueuedAmounts>>,
     woken: VecDeque<Ticket>,
