@@ -108,6 +108,9 @@ async fn bucket_refills_an_actual_amount_above_its_capacity_and_only_the_capacit
     settlement.settle(of(5_000));
     assert_available(&limiter, 0);
     assert_eq!(wait(&limiter, 50), seconds(81));
+    // A request without points waits for none.
+    let request = PermitRequest::new().with_max_wait(Duration::ZERO);
+    assert_ready_ok!(task::spawn(limiter.acquire_with(&request)).poll());
     settlement.settle(of(1_500));
     assert_eq!(wait(&limiter, 50), seconds(11));
     settlement.settle(of(400));

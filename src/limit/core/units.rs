@@ -87,10 +87,13 @@ impl QuotaState {
 
     /// Returns when `own` is available behind the amounts of `ahead`.
     fn due_behind(&self, start: u64, ahead: u64, own: u64) -> u64 {
+        let total = ahead.saturating_add(own);
+        if total == 0 {
+            return start;
+        }
         if let Some(pace) = self.pace.as_ref().filter(|_| self.quota.is_bucket()) {
             return pace.due_behind(start, ahead, own);
         }
-        let total = ahead.saturating_add(own);
         let (limit, burst) = (u64::from(self.quota.limit()), u64::from(self.quota.burst()));
         // An amount above the burst waits until the bucket is full. Without an own amount, the last request ahead may
         // be such a one.
@@ -98,7 +101,7 @@ impl QuotaState {
             0 => ahead.min(burst.max(ahead.saturating_sub(limit - burst))),
             own => ahead.saturating_add(own.min(burst)),
         };
-        if total == 0 { start } else { self.free_at(start, total, paced) }
+        self.free_at(start, total, paced)
     }
 
     /// Replaces the amount that was taken at `taken_at`. Returns whether it is larger.
