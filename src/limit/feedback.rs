@@ -129,6 +129,7 @@ impl From<&ResponseInfo<'_>> for Feedback {
         let others = named.into_iter().filter(|quota| quota.unit() != Unit::Requests).collect();
         Self {
             acceptance: response.reading.acceptance(),
+            is_success: response.status().is_success(),
             pause: response.requested_pause().map(policy::nanos),
             remaining,
             others,

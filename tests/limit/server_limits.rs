@@ -174,7 +174,12 @@ async fn empty_quota_does_not_limit_requests_after_the_server_has_accepted_a_pro
     let rapid_api =
         head(&[("x-ratelimit-requests-remaining", "-1"), ("x-ratelimit-requests-reset", "2163603")]);
     for headers in [salesforce, rapid_api] {
-        for limiter in [LocalLimiter::without_quota(), ample_limiter()] {
+        for new in [LocalLimiter::without_quota, ample_limiter] {
+            // Another error does not show that the server accepts requests beyond the quota.
+            for status in [StatusCode::BAD_REQUEST, StatusCode::PAYMENT_REQUIRED] {
+                assert_eq!(sent_in_ten_hours(&new(), |_| (status, headers.clone())).await, 10, "{status}");
+            }
+            let limiter = new();
             // The first request begins a pause of an hour.
             let accept = |_| (StatusCode::OK, headers.clone());
             assert_eq!(sent_in_ten_hours(&limiter, accept).await, 3_600 - 359);

@@ -24,6 +24,8 @@ use crate::{
 pub struct Feedback {
     /// Whether the server's rate limit accepted the request.
     pub acceptance: Acceptance,
+    /// Whether the status is a success. An error may come from a part of the server that enforces no limit.
+    pub is_success: bool,
     /// The delay that the server requested for all requests, in nanoseconds.
     pub pause: Option<u64>,
     /// The quotas that limit the next requests.
@@ -118,7 +120,7 @@ impl Core {
         if self.server.pause.is_probe(grant.at) && (is_accepted || states_end) {
             self.server.end_long_pause(now);
             self.lateness.hold(now);
-            if is_accepted {
+            if is_accepted && feedback.is_success {
                 self.server.disprove(&feedback.remaining);
             }
         }

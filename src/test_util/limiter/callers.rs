@@ -213,7 +213,8 @@ impl Sim<'_> {
         let tokens = |left| if learns { remaining_tokens(left) } else { Vec::new() };
         let response = |acceptance, pause| {
             let others = tokens(if acceptance == Acceptance::Throttled { 0 } else { 900 });
-            Feedback { acceptance, pause, remaining: Vec::new(), others }
+            let is_success = acceptance == Acceptance::Accepted;
+            Feedback { acceptance, is_success, pause, remaining: Vec::new(), others }
         };
         let feedback = match self.callers[caller].call.reply {
             Reply::Accepts => response(Acceptance::Accepted, None),

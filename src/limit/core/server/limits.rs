@@ -18,9 +18,9 @@ const MAX_GATES: usize = 8;
 pub(crate) struct ServerLimits {
     pub(crate) pause: Pause,
     gates: Vec<Gate>,
-    /// The policies whose empty quotas do not apply, because the server accepted the probe of a long pause although it
+    /// The policies whose empty quotas do not apply, because the probe of a long pause succeeded although the server
     /// still reported them as empty.
-    disproved: Vec<u64>,
+    pub(crate) disproved: Vec<u64>,
     /// The quotas of tokens, points and other units, and when the server reported them.
     others: (Vec<Remaining>, u64),
     /// The slow start after the last pause.
@@ -151,7 +151,7 @@ impl ServerLimits {
         is_longer
     }
 
-    /// Records that the server accepted the probe of a long pause and reported these quotas. An empty one with a
+    /// Records that the probe of a long pause succeeded, and that the server reported these quotas. An empty one with a
     /// distant reset applies again when the server reports permits, or rejects a request.
     pub(crate) fn disprove(&mut self, remaining: &[Remaining]) {
         let longest = self.pause.settings.longest;

@@ -5,11 +5,17 @@ use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
 use crate::test_util::limiter::remaining;
 
 pub(super) fn accepted(remaining: Vec<Remaining>) -> Feedback {
-    Feedback { acceptance: Acceptance::Accepted, pause: None, remaining, others: Vec::new() }
+    Feedback {
+        acceptance: Acceptance::Accepted,
+        is_success: true,
+        pause: None,
+        remaining,
+        others: Vec::new(),
+    }
 }
 
 pub(super) fn throttled(pause: Option<u64>, remaining: Vec<Remaining>) -> Feedback {
-    Feedback { acceptance: Acceptance::Throttled, pause, remaining, others: Vec::new() }
+    Feedback { acceptance: Acceptance::Throttled, is_success: false, pause, ..accepted(remaining) }
 }
 
 fn taken(core: &mut Core, now: u64) -> u32 {
