@@ -115,7 +115,9 @@ impl PermitIssuer for Inner {
         }
         let mut limiting = response.limiting().peekable();
         if limiting.peek().is_some() {
-            let uncounted = self.limiter.locked(|core, now| core.uncounted(now));
+            let (uncounted, disproved) =
+                self.limiter.locked(|core, now| (core.uncounted(now), core.disproved()));
+            let limiting = limiting.filter(|remaining| !disproved.contains(&remaining.policy()));
             let longest = self.settings.pauses.longest;
             self.inspect(|permits, now| {
                 limiting.for_each(|remaining| permits.session.remember(remaining, uncounted, longest, now));

@@ -99,6 +99,12 @@ impl Core {
         self.permits_in_flight().saturating_add(self.server.unconfirmed.permits(now))
     }
 
+    /// Returns the policies whose empty quotas do not apply, because the server does not enforce them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn disproved(&self) -> Vec<u64> {
+        self.server.disproved.clone()
+    }
+
     /// Returns the counts of permits that a learner needs.
     pub(super) fn progress(&self) -> Progress {
         Progress {

@@ -52,3 +52,17 @@ async fn policy_keeps_its_fewest_remaining_permits_until_its_reset() {
     time::advance(Duration::from_secs(31)).await;
     report("\"d\";r=9;t=30", 9);
 }
+
+/// Salesforce accepts requests beyond its quota.
+#[tokio::test(start_paused = true)]
+async fn redis_limiter_reports_no_empty_quota_after_the_service_has_accepted_a_probe() {
+    let (limiter, _) = scripted(limiter(), millis(10), grant_all);
+    for reported in [&[0][..], &[], &[]] {
+        let mut permit = limiter.acquire_with(&bounded(None)).await.unwrap();
+        permit.mark_sent(Instant::now());
+        complete(permit, 200, &[("sforce-limit-info", "api-usage=100010/100000")]);
+        assert_eq!(gates(&limiter), reported);
+        time::sleep(millis(100)).await;
+        time::advance(Duration::from_secs(3_600)).await;
+    }
+}
