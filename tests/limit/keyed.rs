@@ -1,6 +1,7 @@
 //! Tests of `Keyed`: a separate limiter for each key, and the removal of idle keys.
 
 use super::*;
+use tower_outbound::limit::{Amounts, Unit};
 
 /// Creates a limiter for each key. No key is computed from a request.
 fn keyed(make: impl Fn(&u32) -> LocalLimiter + Send + Sync + 'static) -> Keyed<u32> {
@@ -127,6 +128,21 @@ async fn keyed_limiter_keeps_a_key_until_the_key_is_idle() {
         assert!(is_kept(), "key 0 was removed although it is in use: {in_use:?}");
         advance(millis(200)).await;
         assert_eq!(is_kept(), in_use == InUse::Cloned, "after the state {in_use:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keyed_limiter_keeps_a_key_until_its_bucket_of_points_is_full() {
+    let points = Quota::bucket(1_000, 50, seconds(1)).unwrap().with_unit(Unit::Points).unwrap();
+    let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| LocalLimiter::paced_window(points));
+    let request = PermitRequest::new().with_amounts(Amounts::of(Unit::Points, 900));
+    let mut permit = keyed.limiter(&0).unwrap().acquire_with(&request).await.unwrap();
+    permit.mark_sent(Instant::now());
+    drop(permit);
+    for (wait, is_kept) in [(17_900, true), (200, false)] {
+        advance(millis(wait)).await;
+        (1..500).for_each(|other| drop(keyed.limiter(&other)));
+        assert_eq!(keyed.limiter(&0).is_ok_and(|limiter| limiter.snapshot().granted == 1), is_kept);
     }
 }
 

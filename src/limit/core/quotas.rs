@@ -119,8 +119,10 @@ impl QuotaState {
     }
 
     fn is_whole(&self, now: u64) -> bool {
+        // A bucket has a log only for returned amounts, which a full bucket does not need.
+        let log = self.log.as_ref().filter(|_| !self.quota.is_bucket());
         self.pace.as_ref().is_none_or(|pace| pace.arrival <= now)
-            && self.log.as_ref().is_none_or(|log| log.available(now) == log.limit)
+            && log.is_none_or(|log| log.available(now) == log.limit)
     }
 }
 
