@@ -146,6 +146,22 @@ fn script_grants_amounts_only_if_every_window_has_room() {
     assert!(granted > 2_000 && delayed > 1_000, "{granted} granted, {delayed} delayed");
 }
 
+/// Processes with different quotas of one unit share its log.
+#[test]
+fn script_counts_the_amounts_of_a_window_in_a_bucket_and_those_of_a_bucket_in_a_window() {
+    let server = server();
+    let mut store = empty_store(&server);
+    let (window, bucket) = ([100, 100_000, 100, 0, 90, 0], [100, 400_000, 100, 1_000_000, 90, 0]);
+    for quotas in [[window, bucket], [bucket, window]] {
+        store.now += 1_000_000;
+        let granted = quotas.map(|quota| {
+            store.now += 1_000;
+            !store.query(&Question { count: 1, cost: 1, units: &[quota], ..Question::default() }).0.is_empty()
+        });
+        assert_eq!(granted, [true, false], "{quotas:?}");
+    }
+}
+
 #[test]
 fn script_admits_a_request_as_soon_as_its_amount_fits() {
     let server = server();

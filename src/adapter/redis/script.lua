@@ -7,7 +7,8 @@
 -- processes are served in the order of their queries, and need not query for each permit.
 -- A quota of another unit than requests has a log of amounts, whose sum may exceed its limit. It is packed into the
 -- state as pairs of a time and an amount, oldest first. A bucket of another unit has a log too, from which returned
--- amounts are taken. Its `next` is the time at which the bucket is full.
+-- amounts are taken. Its `next` is the time at which the bucket is full. A window with the same id shares the log, but
+-- stores no `next`.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -235,7 +236,8 @@ end
 for i, other in ipairs(units) do
   local packed = not reset and state[8 + 2 * #quotas + i]
   if packed then other.log, other.next = cmsgpack.unpack(packed) end
-  other.log, other.sum, other.next = other.log or {}, 0, other.next or 0
+  other.log, other.sum = other.log or {}, 0
+  other.next = other.next or full_at(other)
   if lost > 0 then
     local all, full = other.log, other.next
     other.log, other.next = {lost, other.limit}, lost + refilling(other, other.burst)
@@ -468,7 +470,7 @@ for _, other in ipairs(units) do
     other.wait = 0
   end
   table.insert(fields, 'log:' .. other.id)
-  table.insert(fields, cmsgpack.pack(other.log, other.next))
+  table.insert(fields, cmsgpack.pack(other.log, other.interval > 0 and other.next or nil))
   local left = other.limit - other.sum
   if other.interval > 0 then
     left = math.floor(other.burst - math.max(other.next - now, 0) * 1000 / other.interval)
