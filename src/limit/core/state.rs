@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Returns the policies whose empty quotas do not apply, because the server does not enforce them.
-    #[cfg(feature = "redis")]
+    #[allow(dead_code, reason = "only a store of permits, such as Redis, reads them")]
     pub(crate) fn disproved(&self) -> Vec<u64> {
         self.server.disproved.clone()
     }
