@@ -23,9 +23,9 @@ use crate::{
 /// Marks the requests that the outer layers send for one call of a client, such as the hops of a redirect.
 pub(super) struct OuterCall {
     settings: Arc<Settings>,
-    /// Of the time above the stack. Its deadline is the timeout of the request.
+    /// Limits the time above the stack. Its deadline is the timeout of the request.
     report: Report,
-    /// Of the body of the response, without a timeout of the request. Its deadline is the total timeout of the client.
+    /// Limits the body of the response if the request has no timeout. Its deadline is the total timeout of the client.
     of_body: OnceLock<Report>,
     /// The number of these requests that run, were dropped, or may have been processed by the server.
     processed: AtomicUsize,

@@ -109,9 +109,11 @@ pin_project! {
     /// Dropping the body before its end counts the request as cancelled: see
     /// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
     ///
-    /// - Unless the head of the response shows that it has no body, the body must be polled once, also if its
-    ///   [`is_end_stream`](Body::is_end_stream) is `true`. An HTTP/2 response may end with its head without
-    ///   `content-length: 0`. A [`Client`](crate::Client) does this.
+    /// # Notes
+    ///
+    /// - The caller must poll the body once, even if its [`is_end_stream`](Body::is_end_stream) is `true`, unless the
+    ///   head shows that the response has no body. Otherwise the request stays in flight. An HTTP/2 response may end
+    ///   with its head without `content-length: 0`. A [`Client`](crate::Client) polls the body itself.
     /// - The response to a `HEAD` has no body.
     pub struct InFlightBody<B> {
         #[pin]

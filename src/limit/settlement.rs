@@ -36,7 +36,7 @@ use crate::policy::{Amounts, Taken};
 /// The actual amounts of the requests in any window exceed the limit only by what becomes known after the last request of
 /// the window was granted: for each request, its actual amount minus the amount that it had been charged by then. The limit
 /// always holds if the charged amount of no request rises, and no amount is above the limit. For a
-/// [bucket](crate::Quota::bucket), the limit of a time of length `t` is
+/// [bucket](crate::Quota::bucket), the limit in any interval of length `t` is
 /// `capacity + refill × t / per`.
 ///
 /// - If a request takes more than its estimate, the excess counts from the settlement on, and delays the next requests.

@@ -22,8 +22,8 @@ const UNITS: usize = 5;
 ///   [`PermitCost`](crate::limit::PermitCost) and
 ///   [`with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight).
 /// - A limiter ignores the units for which it has no quota and learns no rate.
-/// - An amount above the limit of the quota counts as the limit. Otherwise the request could never be sent. A
-///   [bucket](crate::Quota::bucket) refills an actual amount above its capacity.
+/// - An amount above the limit of the quota counts as the limit. Otherwise the request could never be sent. In a
+///   [bucket](crate::Quota::bucket), an actual amount above the capacity counts in full.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amounts([u32; UNITS]);
 

@@ -198,8 +198,8 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
     );
 }
 
-/// Emits the event for a key that the server has rejected. The auth layer replaces it, or its member of a pool gets no
-/// further requests.
+/// Emits the event for a key that the server has rejected. The auth layer then replaces the key. In a pool without
+/// another key, the member gets only probes.
 pub(crate) fn key_rejected() {
     metric::count(KEY_REJECTIONS, None, &[]);
     info!(target: AUTH, "key rejected by the server");

@@ -143,7 +143,7 @@ fn text(id: Option<&HeaderValue>) -> TextValue<'_> {
 }
 
 /// The value of a text field. `tracing-subscriber` quotes a `str` and looks for characters to escape, one by one. A
-/// text without white space, quotes and control characters is therefore logged as its `Display`.
+/// non-empty text of visible ASCII characters without `"` and `\` is therefore logged with its `Display`.
 struct TextValue<'a> {
     plain: Option<DisplayValue<&'a str>>,
     quoted: Option<&'a str>,

@@ -163,7 +163,7 @@ struct Attempt {
 impl Attempt {
     /// Returns when the attempt timeout expires. The time for the response counts from when the request was handed to a
     /// connection, and each frame of the request's body restarts it. Only the deadline limits the wait for a connection
-    /// that other requests use. During that wait, the timeout would expire if the request were sent now.
+    /// that other requests use. During that wait, returns when the timeout would expire if the request were sent now.
     fn own_end(&self) -> Instant {
         let limit = self.layer.limit;
         let Some(call) = &self.call else { return clock::after(self.start, limit) };

@@ -219,7 +219,7 @@ async fn throttle_pauses_the_scope_that_it_names() {
 
 /// The account is paused for two hours. Each later request is rejected because of its endpoint.
 #[tokio::test(start_paused = true)]
-async fn throttle_of_an_endpoint_does_not_end_the_long_pause_of_the_account() {
+async fn throttled_response_of_an_endpoint_does_not_end_the_long_pause_of_the_account() {
     let account: [fn() -> LocalLimiter; 2] =
         [|| LocalLimiter::adaptive([]), || LocalLimiter::paced_window(quota(1_000, 1_000, 500))];
     for account in account {

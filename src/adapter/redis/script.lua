@@ -95,7 +95,7 @@ local function refilling(other, amount)
   return math.ceil(amount * other.interval / 1000)
 end
 
--- Returns when a bucket is full again from which only the amounts of its log were taken.
+-- Returns when a bucket is full again if only the amounts of its log were taken from it.
 local function full_at(other)
   local full = 0
   for i = 1, #other.log, 2 do full = math.max(full, other.log[i]) + refilling(other, other.log[i + 1]) end

@@ -25,7 +25,7 @@ impl Gcra {
         last.saturating_sub(self.whole).max(start)
     }
 
-    /// Returns when an amount of `own` is available behind `ahead`, from a bucket that a server also has. An amount
+    /// Returns when an amount of `own` is available behind `ahead`, from a bucket that mirrors a server's. An amount
     /// above the burst is available some time after the bucket has become full, because the server's bucket holds more.
     /// The result is never too late.
     pub(super) fn due_behind(&self, start: u64, ahead: u64, own: u64) -> u64 {

@@ -160,7 +160,7 @@ impl Supply {
         self.source.as_ref().is_none_or(has)
     }
 
-    /// Returns when a store is called again that has refused permits.
+    /// Returns when the limiter calls a store again that has refused permits. Returns `None` if it may call it now.
     pub(super) fn retry_at(&self, now: u64) -> Option<u64> {
         self.source.as_ref().map(|source| source.retry_at).filter(|at| *at > now)
     }

@@ -76,8 +76,9 @@ impl QuotaState {
         amounts.get(self.unit()).min(self.quota.limit()).into()
     }
 
-    /// Returns what an amount takes from the bucket. Only an amount as large as the estimate of the request counts as
-    /// at most the capacity, so that a server's bucket refills all other actual amounts.
+    /// Returns what an amount takes from the bucket. An amount equal to the estimate of the request counts as at most
+    /// the capacity. Any other amount of a bucket counts as at most ten times the capacity, because the server charges
+    /// all of it.
     pub(super) fn charge(&self, amounts: &Amounts, granted: &Amounts) -> u64 {
         let amount = amounts.get(self.unit());
         let most =

@@ -15,13 +15,13 @@ use crate::{
     policy::{self, Amounts},
 };
 
-/// What became of two requests that were due.
+/// The result of taking the permits of two due requests.
 pub(crate) enum Outcome {
     /// The times of the grants of both limiters, or the refusal of one.
     Decided(Result<[u64; 2], Refusal>),
-    /// The store of a limiter has not granted its permits. None were taken, and both requests keep their places.
+    /// The store of a limiter has not granted its permits. No permits were taken, and both requests stay queued.
     Withheld,
-    /// The permits of one limiter are not available any more.
+    /// The permits of one limiter are no longer available.
     NotDue,
 }
 

@@ -21,7 +21,7 @@ const LONGEST_WINDOW: u64 = 120 * SECOND;
 /// A quota with more than a request, or a token, per 100 ns is not real, and determines no rate.
 const LEAST_INTERVAL: u64 = 100;
 
-/// A quota that is not reported any more expires after at most a day, in nanoseconds. Otherwise one response with
+/// A quota that is no longer reported expires after at most a day, in nanoseconds. Otherwise one response with
 /// distant resets would fill the list for years.
 const LONGEST_KEPT: u64 = 86_400 * SECOND;
 

@@ -21,7 +21,7 @@ mod tests;
 
 pub(crate) use self::delays::{has_limits, retry_after};
 
-/// The headers that state what a throttle concerns, and their values. A value that ends with `-` is the beginning of
+/// The headers that state the scope of a throttled response, and their values. A value that ends with `-` is the beginning of
 /// several. Discord, Stripe and Jira send them.
 static SCOPES: [(HeaderName, [(&str, Scope); 3]); 3] = [
     (
@@ -207,7 +207,7 @@ impl<'a> Reading<'a> {
 
     /// Returns which limits the response concerns, if the server states it. Returns `None` for an accepted response.
     ///
-    /// Without a statement, a throttle concerns the resource or bucket whose quota is empty. GitHub throttles an
+    /// Without a statement, a throttled response concerns the resource or bucket whose quota is empty. GitHub throttles an
     /// account with the headers of a resource that has remaining permits. An unknown statement may mean the account, so
     /// the result is `None`.
     pub(crate) fn scope(&self) -> Option<Scope> {
@@ -270,7 +270,7 @@ impl<'a> Reading<'a> {
         }
         self.remaining.get_or_init(|| {
             let mut list = rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
-            // A quota that the server does not enforce yet causes no error.
+            // A quota that the server does not enforce yet cannot be the cause of this error.
             let is_other_error =
                 self.status.as_u16() >= 400 && !is_throttle_status(self.dialect, self.status);
             list.retain(|quota| !(is_other_error && quota.is_beta()));

@@ -74,7 +74,7 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let invalid = || {
-            let expected = "LIMIT/WINDOW, such as 100/60s, or LIMIT UNIT/WINDOW, such as 30000 tokens/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a bucket: bucket 40, 2/1s, or bucket 1000 points, 50/1s";
+            let expected = "LIMIT/WINDOW, such as 100/60s, or LIMIT UNIT/WINDOW, such as 30000 tokens/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s; or bucket CAPACITY, REFILL/TIME, such as bucket 40, 2/1s or bucket 1000 points, 50/1s";
             InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
         };
         let mut parts = text.split(',').map(str::trim);

@@ -3,8 +3,8 @@ use std::fmt;
 /// The name of a quota of a server: the resource, bucket or policy that its headers name, or else the header with the
 /// remaining permits. A name has at most 47 bytes.
 ///
-/// Only [`as_str`](Self::as_str) shows the text of a server, which may repeat the key. `Debug` hides it, and there is no
-/// `Display`.
+/// Only [`as_str`](Self::as_str) shows the text of a server, which may repeat the key. `Debug` redacts it, and there is
+/// no `Display`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct QuotaName {
     /// Whether the name is that of a header, and not a text of the server.

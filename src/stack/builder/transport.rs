@@ -90,7 +90,7 @@ impl StackBuilder {
     /// - A request that the layer changes must stay below the base URL. Otherwise the call returns an error with
     ///   [`is_invalid_request`](Error::is_invalid_request).
     /// - The layer does not see a retry after a [broken response body](crate::retry#broken-response-bodies), which
-    ///   resends the request as the layer changed it. There is no such retry if the layer [wraps the body or sends
+    ///   sends the request as the layer changed it. There is no such retry if the layer [wraps the body or sends
     ///   several requests](crate::client::Response#retries).
     /// - Each outer layer costs a call a few allocations. A client without one has no such cost.
     pub fn with_outer_layer<L, R>(mut self, layer: L) -> Self
@@ -108,7 +108,7 @@ impl StackBuilder {
 
 #[cfg(feature = "decompression")]
 impl StackBuilder {
-    /// Asks the server for compressed responses (`accept-encoding: gzip, br`), and decompresses their bodies. All
+    /// Requests compressed responses (`accept-encoding: gzip, br`), and decompresses their bodies. All
     /// limits of bodies count decompressed bytes.
     ///
     /// The layer is a [transport layer](Self::with_transport_layer), tower-http's `DecompressionLayer`.

@@ -52,13 +52,13 @@ use crate::{
 ///   that may not be resent returns its 401, such as a request
 ///   [`without_retries`](crate::retry::RetryOverride::without_retries). The member gets requests again after any
 ///   response except a 401, 403, 429 or 5xx.
-/// - While a closure fetches another key after a 401, requests wait for it. If this fetch fails, the calls that were
-///   resent return the 401.
+/// - While a closure fetches another key after a 401, requests wait for it. If this fetch fails, only the calls that
+///   were already resent return the 401.
 ///
 /// # Choice
 ///
-/// A request goes only to members whose quotas of tokens, points or bytes are at least its estimate, if there are any.
-/// If several members can grant the permits now, requests take these members in turn. Otherwise, a request joins the
+/// A request goes only to members whose quotas of tokens, points or bytes are at least its estimate. If
+/// no member has such quotas, it may go to any member. If several members can grant the permits now, requests take these members in turn. Otherwise, a request joins the
 /// queue of the member with the earliest forecast. There is no forecast while a member has its maximum of requests in
 /// flight, or waits for the response to a probe. The pool then assumes a wait of at least 100 ms, or of at least 100 ms
 /// for each round of queued requests that the maximum allows at a time.
@@ -84,10 +84,8 @@ use crate::{
 ///
 /// An idempotency key does not suffice, because a service recognizes it within one account only.
 ///
-/// A requested delay, or the backoff after a throttled response, applies only to the member of the last attempt, if the
-/// retry may go to another member, and another member with a key is expected to grant the permits earlier and before the
-/// deadline.
-/// The retry then goes to the member that can grant its permits first. If several members can grant them now, it goes
+/// If the retry may go to another member, a requested delay or the backoff after a throttled response does not delay a
+/// retry that another member with a key can serve earlier and before the deadline. The retry then goes to the member that can grant its permits first. If several members can grant them now, it goes
 /// to another member than the last attempt. A resend after a 401 goes to the same member if its key is
 /// replaced.
 ///

@@ -82,7 +82,7 @@ async fn request_with_a_rejected_key_is_resent_to_the_other_member() {
     assert!(seen.iter().all(|seen| seen.body == "hello"));
 }
 
-/// The member gets no request for at most a second after one wrong 401. A 503 says nothing about the key.
+/// The member gets no request for at most a second after one wrong 401. A 503 neither accepts nor rejects the key.
 #[tokio::test(start_paused = true)]
 async fn member_whose_key_is_accepted_again_gets_requests_again() {
     for (status, expected) in [(200, 2), (404, 2), (422, 2), (403, 1), (503, 1)] {
@@ -267,7 +267,7 @@ async fn waiters_leave_a_member_whose_key_source_has_failed() {
 
 /// The other member is paused longer than the deadline. The waiters are sent, and only the first 401 was wrong.
 #[tokio::test(start_paused = true)]
-async fn waiters_keep_their_place_if_no_other_member_serves_them_in_time() {
+async fn waiters_stay_queued_if_no_other_member_serves_them_in_time() {
     let us = per_second(10);
     us.pause_until(Instant::now() + 600 * SECOND);
     let service =

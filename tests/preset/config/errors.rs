@@ -20,7 +20,7 @@ timeout.total = ['60s']
 timeout.total = true
     invalid type: boolean `true`, expected a duration such as 60s
 limit.quota = 100
-    invalid quota `100`: expected LIMIT/WINDOW, such as 100/60s, or LIMIT UNIT/WINDOW, such as 30000 tokens/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a bucket: bucket 40, 2/1s, or bucket 1000 points, 50/1s
+    invalid quota `100`: expected LIMIT/WINDOW, such as 100/60s, or LIMIT UNIT/WINDOW, such as 30000 tokens/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s; or bucket CAPACITY, REFILL/TIME, such as bucket 40, 2/1s or bucket 1000 points, 50/1s
 limit.quota = '0/60s'
     invalid quota limit `0`: expected at least 1
 limit.quota = '100/60s, burst 100'
