@@ -88,20 +88,30 @@ impl MemberKeys {
         // During a refresh, the request waits for another key.
         let is_probe = |it: &&mut Rejected| it.until <= now && self.keys.holds(&it.key) == Some(true);
         if let Some(rejected) = self.lock().as_mut().filter(is_probe) {
-            rejected.probes = rejected.probes.saturating_add(1);
-            rejected.until = self.next_probe(rejected.probes, now);
+            self.begin_probe(rejected, now);
         }
+    }
+
+    fn begin_probe(&self, rejected: &mut Rejected, now: Instant) {
+        rejected.probes = rejected.probes.saturating_add(1);
+        rejected.until = self.next_probe(rejected.probes, now);
     }
 
     /// Records that the server rejected `key`. Returns whether the source has another key, or fetches one.
     pub(super) fn reject(&self, key: &ApiKey) -> bool {
         let is_replaced = self.keys.reject(key);
-        let mut rejected = self.lock();
-        let is_known = rejected.as_ref().is_some_and(|rejected| rejected.key == *key);
-        if is_known || self.keys.holds(key) == Some(false) {
+        let (mut rejected, now) = (self.lock(), clock::now());
+        if let Some(known) = rejected.as_mut().filter(|rejected| rejected.key == *key) {
+            // No probe was sent since its time, because the request waited for a refresh that has failed.
+            if !is_replaced && known.until <= now {
+                self.begin_probe(known, now);
+            }
             return is_replaced;
         }
-        *rejected = Some(Rejected { key: key.clone(), probes: 0, until: self.next_probe(0, clock::now()) });
+        if self.keys.holds(key) == Some(false) {
+            return is_replaced;
+        }
+        *rejected = Some(Rejected { key: key.clone(), probes: 0, until: self.next_probe(0, now) });
         self.is_rejected.store(true, Relaxed);
         drop(rejected);
         if !is_replaced {

@@ -64,7 +64,7 @@ impl Learner {
         if self.is_starting && (paced.is_none() || !self.run.usage.is_half) {
             let step = if is_block { BLOCK_STEP } else { START_STEP };
             self.set(rate * (1.0 + step), LearnedFrom::Success);
-        } else if paced.is_some_and(reaches) && self.run.usage.is_used_up {
+        } else if paced.is_some_and(reaches) && self.run.usage.is_used_up && self.unit == Unit::Requests {
             self.step = STEP;
             return self.begin_run(progress, now);
         } else {

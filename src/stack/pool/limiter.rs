@@ -241,7 +241,7 @@ impl Choice {
             if let Some(granted) = acquire.as_mut().now_or_never() {
                 return (!must_leave()).then_some(granted);
             }
-            let (other, earliest) = self.earliest(&request)?;
+            let Some((other, earliest)) = self.earliest(&request) else { continue };
             let rest = due.saturating_duration_since(clock::now());
             let is_earlier = earliest.is_zero() || earliest < rest / 2 || rest.is_zero() && earliest < alone;
             if other != index && (is_earlier || must_leave()) {

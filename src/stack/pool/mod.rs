@@ -85,9 +85,9 @@ use crate::{
 /// An idempotency key does not suffice, because a service recognizes it within one account only.
 ///
 /// If the retry may go to another member, a requested delay or the backoff after a throttled response does not delay a
-/// retry that another member with a key can serve earlier and before the deadline. The retry then goes to the member that can grant its permits first. If several members can grant them now, it goes
-/// to another member than the last attempt. A resend after a 401 goes to the same member if its key is
-/// replaced.
+/// retry that another member with a key can serve earlier and before the deadline. The retry then goes to the member
+/// that can grant its permits first. If several members can grant them now, it goes to another member than the last
+/// attempt. A resend after a 401 goes to the same member if its key is replaced.
 ///
 /// # Logs
 ///

@@ -268,16 +268,57 @@ async fn waiters_leave_a_member_whose_key_source_has_failed() {
 /// The other member is paused longer than the deadline. The waiters are sent, and only the first 401 was wrong.
 #[tokio::test(start_paused = true)]
 async fn waiters_stay_queued_if_no_other_member_serves_them_in_time() {
-    let us = per_second(10);
-    us.pause_until(Instant::now() + 600 * SECOND);
-    let service =
-        ScriptedService::from_fn(|seen| ScriptedResponse::status(if seen.number == 5 { 401 } else { 200 }));
-    let builder = builder(pool(per_second(10), us)).with_total_timeout(5 * SECOND);
-    let client = builder.client_with_service(service).unwrap();
-    let results = join_all((0..30).map(|_| client.get("/chat").send())).await;
-    let count =
-        |status| results.iter().filter(|it| it.as_ref().is_ok_and(|it| it.status() == status)).count();
-    assert_eq!((count(200), count(401)), (29, 1));
+    // If the pause begins later, that member first refuses its own waiters.
+    for begin in [Duration::ZERO, SECOND / 20] {
+        let us = per_second(10);
+        let service = ScriptedService::from_fn(|seen| {
+            ScriptedResponse::status(if seen.number == 10 { 401 } else { 200 })
+        });
+        let builder = builder(pool(per_second(10), us.clone())).with_total_timeout(5 * SECOND);
+        let client = builder.client_with_service(service).unwrap();
+        let pause = async {
+            if !begin.is_zero() {
+                tokio::time::sleep(begin).await;
+            }
+            us.pause_until(Instant::now() + 600 * SECOND);
+        };
+        let calls = join_all((0..30).map(|_| client.get("/chat").send()));
+        let ((), results) = tokio::join!(pause, calls);
+        let count =
+            |status| results.iter().filter(|it| it.as_ref().is_ok_and(|it| it.status() == status)).count();
+        assert_eq!((count(200), count(401)), (29, 1), "pause after {begin:?}");
+    }
+}
+
+/// The requests that wait for a refresh are sent with the rejected key if it fails.
+#[tokio::test(start_paused = true)]
+async fn requests_that_waited_for_a_failed_refresh_are_resent_to_the_other_member() {
+    let fetches = AtomicU32::new(0);
+    let keys = RefreshingKey::new(move || {
+        let is_first = fetches.fetch_add(1, Relaxed) == 0;
+        async move {
+            if is_first {
+                return Ok(FreshKey::new(key("eu-key")));
+            }
+            tokio::time::sleep(3 * SECOND).await;
+            Err(BoxError::from("revoked"))
+        }
+    });
+    let limiter = LocalLimiter::without_quota;
+    let members = [(EU, keys.into(), limiter()), (US, KeySource::from(key("us-key")), limiter())];
+    let builder = builder(Pool::new(members).unwrap());
+    let client = builder.client_with_service(rejecting(&Arc::new(AtomicBool::new(true)))).unwrap();
+    let calls = (0..20_u32).map(|number| async move {
+        // The first call finds the rejection. The others begin during the refresh, after its backoff.
+        tokio::time::sleep(if number == 0 { Duration::ZERO } else { 2 * SECOND }).await;
+        number
+    });
+    let results = join_all(calls.map(|started| async {
+        started.await;
+        client.post("/chat").await.unwrap().status().as_u16()
+    }));
+    let results = results.await;
+    assert!(results[1..].iter().all(|status| *status == 200), "{results:?}");
 }
 
 /// The other member is paused longer than the deadline, so all requests wait for the new key of the first member.

@@ -69,6 +69,8 @@ fn rate_of_a_unit_exceeds_the_reported_quota_only_while_half_of_it_remains() {
     assert_eq!(serve_for(&mut unit, (600, 0, 14_000), Some(true), &mut now).round(), 500.0);
     assert!(serve_for(&mut unit, (200, 0, 20_000), Some(true), &mut now) > 530.0);
     assert_eq!(serve_for(&mut unit, (100, 0, 14_000), Some(true), &mut now).round(), 500.0);
+    assert!(serve_for(&mut unit, (200, 0, 20_000), Some(true), &mut now) > 530.0);
+    assert_eq!(serve_for(&mut unit, (100, 0, 1_000), Some(true), &mut now).round(), 500.0);
 }
 
 #[test]
