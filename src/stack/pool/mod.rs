@@ -57,11 +57,11 @@ use crate::{
 ///
 /// # Choice
 ///
-/// A request goes only to members whose quotas of tokens, points or bytes are at least its estimate. If
-/// no member has such quotas, it may go to any member. If several members can grant the permits now, requests take these members in turn. Otherwise, a request joins the
-/// queue of the member with the earliest forecast. There is no forecast while a member has its maximum of requests in
-/// flight, or waits for the response to a probe. The pool then assumes a wait of at least 100 ms, or of at least 100 ms
-/// for each round of queued requests that the maximum allows at a time.
+/// A request goes only to members whose quotas of tokens, points or bytes are at least its estimate. If no member has
+/// such quotas, it may go to any member. If several members can grant the permits now, requests take these members in
+/// turn. Otherwise, a request joins the queue of the member with the earliest forecast. There is no forecast while a
+/// member has its maximum of requests in flight, or waits for the response to a probe. The pool then assumes a wait of
+/// at least 100 ms, or of at least 100 ms for each round of queued requests that the maximum allows at a time.
 ///
 /// A waiter chooses again in these cases:
 ///
