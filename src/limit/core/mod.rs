@@ -35,6 +35,7 @@ mod supply;
 #[cfg(test)]
 mod tests;
 mod unit_limits;
+mod unit_quota;
 pub(crate) mod units;
 mod waiters;
 
