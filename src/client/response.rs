@@ -56,8 +56,8 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 /// - the body has more than [`MAX_BODY`](Self::MAX_BODY) bytes;
 /// - the deadline of the call passes before the end of the body. The deadline is the [timeout of the
 ///   request](super::RequestBuilder::timeout), otherwise the total timeout of the client. If an outer layer has made or
-///   stored the response, the total timeout counts from the start of the read. A call without a deadline is bounded only
-///   by [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout).
+///   stored the response, the total timeout counts from the start of the read. A call without a deadline is bounded
+///   only by [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout).
 ///
 /// [`into_body`](Self::into_body) returns the body as a stream, without these limits and without retries.
 ///

@@ -29,8 +29,8 @@ impl<'a> ResponseInfo<'a> {
     /// Reads the rate-limit headers of a response that has just arrived.
     ///
     /// - A requested delay pauses the limiter if the server is rejecting all requests: a 429, 503, 529, 420 or 509 with
-    ///   `Retry-After`, a 403 or 418 with a `Retry-After` above zero or without remaining permits, or gRPC's pushback or
-    ///   `RetryInfo`. With another status, such as a redirect, the delay concerns only one resource.
+    ///   `Retry-After`, a 403 or 418 with a `Retry-After` above zero or without remaining permits, or gRPC's pushback
+    ///   or `RetryInfo`. With another status, such as a redirect, the delay concerns only one resource.
     /// - Remaining permits are read with every status. A limiter with a quota uses them only if the server is rejecting
     ///   requests, unless [`with_server_remaining`](super::LocalLimiter::with_server_remaining) is set.
     /// - The remaining permits are read from the headers of the IETF drafts, from `X-RateLimit-*`, and from those of

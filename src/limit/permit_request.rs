@@ -151,8 +151,8 @@ impl PermitRequest {
 
     /// Returns the admitted request after its permit has expired. It may still be in flight.
     ///
-    /// The request was granted a permit before the waiters, so its priority is raised. At the end of the queue, it would
-    /// keep its connection or its ready service idle, and the waiters before it would lack them, too.
+    /// The request was granted a permit before the waiters, so its priority is raised. At the end of the queue, it
+    /// would keep its connection or its ready service idle, and the waiters before it would lack them, too.
     pub(crate) fn renewed(self, is_in_flight: bool) -> Self {
         let priority = if self.priority == Priority::Low { Priority::Normal } else { Priority::High };
         Self { priority, is_in_flight, is_renewed: true, ..self.admitted() }

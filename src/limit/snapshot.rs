@@ -16,8 +16,8 @@ use crate::{
 /// 1. a pause, if `paused_until` is set;
 /// 2. the server's quota, if `quota` is set;
 /// 3. the limit of requests in flight, if `requests_in_flight` is at least this limit;
-/// 4. the limiter's own quota or learned rate, if `available` is 0, or a quota of another unit, if its amount in `units`
-///    is too small.
+/// 4. the limiter's own quota or learned rate, if `available` is 0, or a quota of another unit, if its amount in
+///    `units` is too small.
 ///
 /// A refused call has the same facts in its [`Refusal`](crate::error::Refusal).
 ///

@@ -60,9 +60,9 @@ use crate::{error::Refusal, policy::Amounts};
 /// A source whose permits arrive later, such as from a server, returns the present from [`forecast`](Self::forecast)
 /// while it has no forecast. It reads the need of the waiters from
 /// [`LocalLimiter::demand`](crate::limit::LocalLimiter::demand), and calls
-/// [`LocalLimiter::source_changed`](crate::limit::LocalLimiter::source_changed) after permits have arrived. If there is no
-/// forecast when a limit of the server ends, the limiter wakes the first waiter, whose future can then fetch permits. In
-/// a [`Joint`](crate::limit::Joint#stores), a request first checks [`available`](Self::available).
+/// [`LocalLimiter::source_changed`](crate::limit::LocalLimiter::source_changed) after permits have arrived. If there is
+/// no forecast when a limit of the server ends, the limiter wakes the first waiter, whose future can then fetch
+/// permits. In a [`Joint`](crate::limit::Joint#stores), a request first checks [`available`](Self::available).
 pub trait PermitSource: Send {
     /// Takes `cost` permits and the amounts that may be used at `now`, or takes nothing. Returns whether it took them.
     /// The amounts are those of the units for which the limiter has a quota. An amount above the capacity of a

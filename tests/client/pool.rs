@@ -423,7 +423,8 @@ async fn member_that_gets_no_request_is_no_alternative_for_a_retry() {
     }
 }
 
-/// The ends of the requests in flight are unknown, so all members are expected to be as early as their queues are short.
+/// The ends of the requests in flight are unknown, so all members are expected to be as early as their queues are
+/// short.
 #[tokio::test(start_paused = true)]
 async fn backlog_is_spread_over_members_that_limit_the_requests_in_flight() {
     // The limits of the members, the times of their responses in milliseconds, and the longest time of 400 requests.

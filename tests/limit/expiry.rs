@@ -106,8 +106,8 @@ async fn last_end_after_a_429(limiter: impl SelectLimiter + Clone + Send + Sync 
     start.elapsed()
 }
 
-/// The connections belong to requests whose permits expired during the pause. A probe without a connection would wait for
-/// them, and count as lost.
+/// The connections belong to requests whose permits expired during the pause. A probe without a connection would wait
+/// for them, and count as lost.
 #[tokio::test(start_paused = true)]
 async fn requests_with_connections_are_the_first_probes_after_a_429() {
     let parts = |make: fn() -> LocalLimiter| Keyed::new(|_| (), move |()| make());

@@ -55,7 +55,8 @@ impl Core {
     }
 
     /// Takes the permits of a queued request whose [`turn`](Self::turn) it is. Returns `Err(None)` if the store does
-    /// not grant them. The limiter calls the store again after 100 ms, or when the store reports a change. Any other result ends the ticket.
+    /// not grant them. The limiter calls the store again after 100 ms, or when the store reports a change. Any other
+    /// result ends the ticket.
     pub fn take_turn(&mut self, ticket: Ticket, now: u64) -> Result<Grant, Option<Refusal>> {
         match self.status(ticket, now) {
             Status::Granted(grant) => Ok(grant),

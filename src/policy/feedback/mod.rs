@@ -21,8 +21,8 @@ mod tests;
 
 pub(crate) use self::delays::{has_limits, retry_after};
 
-/// The headers that state the scope of a throttled response, and their values. A value that ends with `-` is the beginning of
-/// several. Discord, Stripe and Jira send them.
+/// The headers that state the scope of a throttled response, and their values. A value that ends with `-` is the
+/// beginning of several. Discord, Stripe and Jira send them.
 static SCOPES: [(HeaderName, [(&str, Scope); 3]); 3] = [
     (
         HeaderName::from_static("x-ratelimit-scope"),
@@ -207,9 +207,9 @@ impl<'a> Reading<'a> {
 
     /// Returns which limits the response concerns, if the server states it. Returns `None` for an accepted response.
     ///
-    /// Without a statement, a throttled response concerns the resource or bucket whose quota is empty. GitHub throttles an
-    /// account with the headers of a resource that has remaining permits. An unknown statement may mean the account, so
-    /// the result is `None`.
+    /// Without a statement, a throttled response concerns the resource or bucket whose quota is empty. GitHub throttles
+    /// an account with the headers of a resource that has remaining permits. An unknown statement may mean the account,
+    /// so the result is `None`.
     pub(crate) fn scope(&self) -> Option<Scope> {
         if !self.has_limits() || self.acceptance() == Acceptance::Accepted {
             return None;

@@ -117,8 +117,8 @@ impl StackBuilder {
         })
     }
 
-    /// Sets the [hold after a cancelled request](crate::limit::LocalLimiter::with_hold_after_cancel) of the builder's own
-    /// limiter. Default: zero. Has no effect without [`with_max_in_flight`](Self::with_max_in_flight).
+    /// Sets the [hold after a cancelled request](crate::limit::LocalLimiter::with_hold_after_cancel) of the builder's
+    /// own limiter. Default: zero. Has no effect without [`with_max_in_flight`](Self::with_max_in_flight).
     ///
     /// # Errors
     ///

@@ -78,8 +78,8 @@ impl ServerLimits {
 
     /// Applies the limits of a response that arrives now: a requested `pause` in nanoseconds, and the remaining
     /// permits. They are reduced by the permits in flight. An empty quota whose reset is later than the longest pause
-    /// is a requested delay, unless the server is known to accept requests beyond it. No gate is longer than the longest
-    /// pause. Returns whether the limits became stricter.
+    /// is a requested delay, unless the server is known to accept requests beyond it. No gate is longer than the
+    /// longest pause. Returns whether the limits became stricter.
     pub(crate) fn apply<'a>(
         &mut self,
         pause: Option<u64>,

@@ -34,8 +34,8 @@ fn learned() -> LearnedUnit {
     unit
 }
 
-/// Takes 1,000 tokens as often as the rate allows, but at most once per `interval`, for `seconds`. The server reports that
-/// `left` of 30,000 tokens remain. Returns the rate.
+/// Takes 1,000 tokens as often as the rate allows, but at most once per `interval`, for `seconds`. The server reports
+/// that `left` of 30,000 tokens remain. Returns the rate.
 fn serve_for(
     unit: &mut LearnedUnit,
     (seconds, interval, left): (u64, u64, u64),
