@@ -192,12 +192,17 @@ async fn open_outer_circuit_does_not_reject_the_retry_of_a_broken_body() {
     assert_eq!((service.calls(), report.attempt_count()), (2, 2));
 }
 
+/// Returns a client that gets one response, whose body stalls until its idle timeout.
+fn stalling(base_url: &str) -> Client {
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let builder = preset(base_url).with_body_idle_timeout(Duration::from_secs(1));
+    builder.client_with_service(ScriptedService::new([stalled])).unwrap()
+}
+
 /// The stack of the first client must not continue a call of the other client.
 #[tokio::test(start_paused = true)]
 async fn broken_body_of_a_fallback_is_not_retried_at_the_first_service() {
-    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
-    let other = preset("https://other.example.com").with_body_idle_timeout(Duration::from_secs(1));
-    let other = other.client_with_service(ScriptedService::new([stalled])).unwrap();
+    let other = stalling("https://other.example.com");
     let layer = layer_fn(move |inner: OuterService| {
         let other = other.clone();
         inner.and_then(move |response: http::Response<Body>| {
@@ -217,9 +222,7 @@ async fn broken_body_of_a_fallback_is_not_retried_at_the_first_service() {
 /// The response keeps its head, so that its report is that of the call.
 #[tokio::test(start_paused = true)]
 async fn broken_body_of_another_client_is_not_retried() {
-    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
-    let files = preset("https://files.example.com").with_body_idle_timeout(Duration::from_secs(1));
-    let files = files.client_with_service(ScriptedService::new([stalled])).unwrap();
+    let files = stalling("https://files.example.com");
     let layer = layer_fn(move |inner: OuterService| {
         let files = files.clone();
         inner.and_then(move |link: http::Response<Body>| {

@@ -144,7 +144,7 @@ impl Core {
     pub(super) fn gather(&self, head: &Head, due: u64, now: u64) -> u64 {
         let needed = u64::from(head.waiter.cost.get()).saturating_add(head.reserve);
         let wanted = self.queue.total();
-        let has_own_time = self.supply.learner().is_some() || self.supply.source().is_some();
+        let has_own_time = self.supply.learner().is_some() || self.is_stored();
         let is_exact = self.server.any() || has_own_time || self.units.is_some() || self.queue.is_alone(head);
         if wanted <= needed || is_exact {
             return due;

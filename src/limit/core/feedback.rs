@@ -86,12 +86,10 @@ impl Core {
     pub fn finished(&mut self, grant: Grant, end: End<'_>, taken: &Taken, now: u64) -> Option<Learned<u64>> {
         match end {
             End::Response(feedback, sent_at) => self.respond(grant, (feedback, taken), sent_at, now),
-            End::Unconfirmed => {
-                self.server.unconfirmed.add(grant.cost.get().into(), now);
-                self.lose(grant.at, taken, true, now);
-                self.release(grant.cost, false);
-            }
-            End::Elsewhere => {
+            End::Unconfirmed | End::Elsewhere => {
+                if matches!(end, End::Unconfirmed) {
+                    self.server.unconfirmed.add(grant.cost.get().into(), now);
+                }
                 self.lose(grant.at, taken, true, now);
                 self.release(grant.cost, false);
             }
@@ -208,7 +206,7 @@ impl Core {
             self.supply.quotas.leave(0, now);
         }
         Units::change(&mut self.units, quotas, self.supply.quotas.rule, now);
-        let is_stored = self.supply.source().is_some();
+        let is_stored = self.is_stored();
         self.units.iter_mut().for_each(|units| units.is_stored = is_stored);
         self.limit_amounts();
         let delay = self.lateness.change(quotas);

@@ -21,7 +21,12 @@ impl Gcra {
 
     /// Returns when `total` permits are available, if none is taken before `start`.
     pub(super) fn due(&self, start: u64, total: u64) -> u64 {
-        let last = self.arrival.max(start).saturating_add(self.interval.saturating_mul(total));
+        self.due_from(self.arrival.max(start), start, total)
+    }
+
+    /// Returns when `total` permits are available if the arrival time is `from`, at `start` or later.
+    fn due_from(&self, from: u64, start: u64, total: u64) -> u64 {
+        let last = from.saturating_add(self.interval.saturating_mul(total));
         last.saturating_sub(self.whole).max(start)
     }
 
@@ -34,8 +39,7 @@ impl Gcra {
         if from == 0 {
             return start;
         }
-        let last = from.saturating_add(self.interval.saturating_mul(ahead.saturating_add(own)));
-        last.saturating_sub(self.whole).max(start)
+        self.due_from(from, start, ahead.saturating_add(own))
     }
 
     /// Takes permits that are available at `at`.

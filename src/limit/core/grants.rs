@@ -63,7 +63,7 @@ impl Core {
         if self.is_limited_by_server(cost.get().into(), now) || self.is_full_for(head.waiter.is_in_flight) {
             return false;
         }
-        if self.supply.source().is_some() {
+        if self.is_stored() {
             return self.supply.has_stored(cost, now);
         }
         self.supply.progress(progress, cost.get(), now);
@@ -88,9 +88,7 @@ impl Core {
                 _ if due <= now && self.is_full_for(head.waiter.is_in_flight) => u64::MAX,
                 Some(ends) => ends,
                 // The store has no forecast. It reports its next permits.
-                None if due <= now && self.supply.source().is_some() => {
-                    self.supply.retry_at(now).unwrap_or(u64::MAX)
-                }
+                None if due <= now && self.is_stored() => self.supply.retry_at(now).unwrap_or(u64::MAX),
                 None => self.gather(&head, due, now),
             };
             wake.min(head.waiter.latest.last(self.grace()))

@@ -27,7 +27,7 @@ impl Core {
     /// waits, and no store, no learner and no probe may change its mind.
     pub fn refuses_all(&self) -> bool {
         self.queue.is_settled()
-            && self.supply.source().is_none()
+            && !self.is_stored()
             && self.supply.learner().is_none()
             && !self.server.pause.is_long()
             && self.in_flight.is_none()

@@ -185,7 +185,7 @@ impl Core {
 
     /// Reports the amounts of a request to the store, if there is one.
     fn settle_in_source(&mut self, taken_at: u64, taken: &Taken, actual: &Amounts, now: u64) {
-        if self.supply.source().is_none() {
+        if !self.is_stored() {
             return;
         }
         let [charged, actual] =
