@@ -1,11 +1,14 @@
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use http::HeaderValue;
 
 use super::{
     BoxError, ErrorKind, Reason, Refusal,
+    chain::redact,
     delivery::{NEVER_SENT, NOT_SENT, Proof},
-    redacted::redact,
 };
 use crate::call::{CallContext, Report};
 
@@ -267,27 +270,46 @@ impl Error {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::error::Error as _;
-
-    use super::*;
-
-    #[test]
-    fn error_of_this_crate_is_not_wrapped_again() {
-        let inner = Error::new(ErrorKind::AttemptTimeout, Some(Duration::from_secs(1)), None);
-        let outer = Error::from_service(Box::new(inner) as BoxError);
-        assert!(outer.is_timeout());
-        assert!(outer.source().is_none());
-    }
-
-    #[test]
-    fn source_can_be_downcast_to_the_error_of_the_service() {
-        let error = Error::from_service(std::io::Error::other("broken"));
-        assert!(error.is_service());
-        assert!(error.source().unwrap().downcast_ref::<std::io::Error>().is_some());
-        assert_eq!(error.to_string(), "service failed", "Display omits the cause");
-        assert_eq!(format!("{error:#}"), "service failed: broken");
-        assert_eq!(format!("{error:?}"), "service failed: broken");
+impl Error {
+    /// Returns whether the server may have processed the request. Returns `false` only if the call proves that the
+    /// server processed no attempt. Check it before you send a payment again in another call.
+    ///
+    /// The result is `true` if it is `true` for at least one attempt, even if a later attempt was not sent:
+    ///
+    /// | how an attempt ended | may have been processed |
+    /// |---|---|
+    /// | `RateLimited`, `TooCostly`, `Auth` | no |
+    /// | `NotReady`, `CircuitOpen`, `InvalidRequest` | no, if this crate or the service itself returned the error; yes inside another error |
+    /// | `Dns`, `ConnectRefused`, `ConnectTimeout`, `Connect`, `Tls` | no, if the error [proves](crate::retry#notes) that there was no connection. The errors of [`Client`](crate::Client), hyper-util and reqwest do |
+    /// | `AttemptTimeout`, `Deadline` | no, if the attempt waited for a connection, or if the deadline passed before it; otherwise yes |
+    /// | `Reset`, `Closed`, `Protocol`, `Body`, `Other` | yes, unless the error [proves](crate::retry#notes) that the request was not sent |
+    /// | `BodyTimeout`, a response body that broke | yes |
+    /// | a [rejected](crate::call::Delivery#rejected-requests) request, such as a 429 | no |
+    /// | any other response, such as a 401 or a 500 | yes |
+    /// | the caller dropped it, or it ended together with the call | yes |
+    ///
+    /// ```
+    /// use tower_outbound::Error;
+    ///
+    /// /// Returns whether a payment may be sent again with another idempotency key.
+    /// fn may_repeat(error: &Error) -> bool {
+    ///     !error.may_have_been_processed()
+    /// }
+    /// # let _ = may_repeat;
+    /// ```
+    ///
+    /// # Notes
+    ///
+    /// - The result covers all requests that the outer layers of a client send for the call, such as the hops of a
+    ///   redirect.
+    /// - Without the retry layer of this crate, the result depends on the last error alone. It then does not cover the
+    ///   earlier attempts of another retry layer.
+    pub fn may_have_been_processed(&self) -> bool {
+        let own = match self.failed() {
+            Failed::Layer => self.is_timeout(),
+            Failed::Unsent | Failed::Readiness => false,
+            Failed::Service(proof) => !proof.not_sent,
+        };
+        self.is_after_processing() || self.report().map_or(own, |report| report.was_processed(own))
     }
 }

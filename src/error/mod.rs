@@ -16,24 +16,21 @@
 //! [`Error`]: crate::Error
 
 pub(crate) mod call;
-mod causes;
 pub(crate) mod chain;
 pub(crate) mod delivery;
 mod display;
 pub(crate) mod kind;
-mod processing;
-mod redacted;
 mod refusal;
 mod rejected;
 pub(crate) mod transport;
 
 pub(crate) use self::call::{Error, Failed};
 pub(crate) use self::chain::BoxError;
+pub(crate) use self::chain::redact;
 #[cfg(feature = "client")]
 pub(crate) use self::chain::write_causes;
 pub use self::delivery::DeliveryError;
 pub(crate) use self::kind::ErrorKind;
-pub(crate) use self::redacted::redact;
 pub(crate) use self::refusal::Delay;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion, take_once};

@@ -9,9 +9,8 @@ use crate::{
     policy::{
         self, QuotaName, Remaining, Unit,
         adaptive::Acceptance,
-        dialect::{Dialect, STANDARD},
+        dialect::{Dialect, STANDARD, Scope},
         feedback::{Reading, Throttle},
-        signal::Scope,
     },
 };
 

@@ -19,7 +19,7 @@ use crate::{
     call::RequestHead,
     clock::{self, Instant},
     error::Refusal,
-    policy::{Amounts, Taken, signal::Scope},
+    policy::{Amounts, Taken, dialect::Scope},
 };
 
 /// The limiter of an account together with the limiters of its parts, such as endpoints or tenants. A request takes its

@@ -161,7 +161,6 @@ pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot, UnitState};
 pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{
     Amounts, Priority, QuotaName, Remaining, Taken, Unit,
-    dialect::Dialect,
+    dialect::{Dialect, Scope, ServerSignal},
     rate_limit::QuotaHeaders,
-    signal::{Scope, ServerSignal},
 };

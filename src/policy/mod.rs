@@ -15,7 +15,7 @@
 //! | [`grpc::Code`] | how a gRPC call ended, by its response headers |
 //! | [`dialect::Dialect`] | how a service says that it limits |
 //! | [`moment::until`] | which moment or duration a header states |
-//! | [`duration_text::parse_duration`] | which duration a setting denotes |
+//! | [`text::parse_duration`] | which duration a setting denotes |
 //!
 //! # Notes
 //!
@@ -30,30 +30,22 @@ pub(crate) mod adaptive;
 mod amounts;
 pub(crate) mod backoff;
 mod budget;
-mod calendar;
 pub(crate) mod dialect;
-pub(crate) mod duration_text;
 pub(crate) mod feedback;
 pub mod grpc;
 mod header_values;
-mod http_date;
 mod moment;
 pub(crate) mod outcome;
 pub(crate) mod priority;
 mod quota;
 pub(crate) mod rate_limit;
 pub(crate) mod retry;
-pub(crate) mod retry_decision;
-mod rfc3339;
-pub(crate) mod signal;
-mod structured;
-#[cfg(feature = "serde")]
-mod text;
+pub(crate) mod text;
 
 pub(crate) use self::{
     amounts::Totals,
     backoff::{ExponentialBackoff, Jitter},
-    retry_decision::RetryDecision,
+    retry::RetryDecision,
 };
 pub use self::{
     amounts::{Amounts, Taken},
@@ -65,13 +57,12 @@ pub use self::{
 #[cfg(fuzzing)]
 pub use self::{
     feedback::delays::retry_after,
-    http_date::parse_http_date,
-    moment::{Scale, until},
+    moment::{Scale, parse_http_date, until},
 };
 #[cfg(any(test, fuzzing))]
 pub use self::{
     header_values::MAX_REQUESTED_DELAY,
-    rate_limit::{MAX_POLICIES, read::remaining},
+    rate_limit::{MAX_POLICIES, remaining},
 };
 
 /// The longest duration that a setting may have: 366 days. No published quota has a window longer than a leap year.

@@ -170,14 +170,40 @@
 //! - An attempt that is cancelled by the total deadline has no event. `attempts` counts it, and the `error.type` of its
 //!   span is `deadline`.
 
-#[cfg(feature = "serde")]
-mod config;
-mod future;
-mod id;
-mod layer;
 mod service;
 
-pub use self::future::ResponseFuture;
-pub use self::id::RequestId;
-pub use self::layer::RequestIdLayer;
-pub use self::service::SetRequestId;
+pub use self::service::{RequestIdLayer, ResponseFuture, SetRequestId};
+
+use http::HeaderValue;
+
+/// An existing id for a call, such as the id of the incoming request that the caller is serving. Insert it into the
+/// extensions of the call's request.
+///
+/// ```
+/// use http::{HeaderValue, Request};
+/// use tower_outbound::request_id::RequestId;
+///
+/// let mut request = Request::new(());
+/// request.extensions_mut().insert(RequestId(HeaderValue::from_static("7f0c")));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RequestId(pub HeaderValue);
+
+/// Reads and writes the headers with the server's id in configuration files.
+#[cfg(feature = "serde")]
+mod server_headers {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::{call::Naming, config::text::List};
+
+    pub(super) fn serialize<S: Serializer>(naming: &Naming, to: S) -> Result<S::Ok, S::Error> {
+        List(naming.server_headers.clone()).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Naming>, D::Error> {
+        let List(server_headers) = List::deserialize(from)?;
+        Ok(Arc::new(Naming { service: None, server_headers }))
+    }
+}

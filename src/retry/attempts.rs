@@ -10,9 +10,8 @@ use http_body::Body;
 
 use super::{
     AttemptResult,
-    backoff::RemainingDelays,
     decision::{self, AfterProcessing},
-    policy::Policy,
+    policy::{Policy, RemainingDelays},
 };
 use crate::{
     body::{BrokenResponse, Replay, ReplayBody},

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, time::Duration};
 use http::StatusCode;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{IdempotencyKey, RetryDecision, RetryLayer, RetryRejected, backoff::AnyBackoff, classify::Rule};
+use super::{IdempotencyKey, RetryDecision, RetryLayer, RetryRejected, classify::Rule, policy::AnyBackoff};
 use crate::{
     config::{
         InvalidConfig,

@@ -14,8 +14,7 @@ use crate::{
         dialect::Dialect,
         feedback::Reading,
         grpc::{self, Code, Pushback},
-        retry::{self, Delay, LastAttempt, NextStep, Retry, RetryState, Stop},
-        retry_decision::is_idempotent,
+        retry::{self, Delay, LastAttempt, NextStep, Retry, RetryState, Stop, is_idempotent},
     },
 };
 

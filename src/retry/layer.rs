@@ -4,8 +4,9 @@ use http::StatusCode;
 use tower_layer::Layer;
 
 use super::{
-    AttemptResult, Backoff, Classify, IdempotencyKey, Retry, RetryRejected, backoff::AnyBackoff,
-    classify::Rule, overrides::at_least_one, policy::Policy,
+    AttemptResult, Backoff, Classify, IdempotencyKey, Retry, RetryRejected,
+    classify::Rule,
+    policy::{AnyBackoff, Policy, at_least_one},
 };
 use crate::{
     body::DEFAULT_REPLAY_LIMIT,

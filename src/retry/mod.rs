@@ -211,30 +211,20 @@
 //!   read it.
 
 mod attempts;
-mod backoff;
 mod classify;
 #[cfg(feature = "serde")]
 mod config;
 mod decision;
-mod future;
-mod grpc;
-mod idempotency;
 mod layer;
-mod overrides;
 mod policy;
 mod service;
 
-pub use self::backoff::Backoff;
-pub use self::classify::{AttemptResult, Classify, DefaultClassifier};
-pub use self::future::ResponseFuture;
-pub use self::grpc::Grpc;
-pub use self::idempotency::IdempotencyKey;
+pub use self::classify::{AttemptResult, Classify, DefaultClassifier, Grpc};
 pub use self::layer::RetryLayer;
-pub use self::overrides::RetryOverride;
-pub use self::service::Retry;
+pub use self::policy::{Backoff, IdempotencyKey, RetryOverride};
+pub use self::service::{ResponseFuture, Retry};
 pub use crate::policy::{
     Budget,
     grpc::Code as GrpcCode,
-    retry::{NextStep, RetryRejected, RetryState},
-    retry_decision::RetryDecision,
+    retry::{NextStep, RetryDecision, RetryRejected, RetryState},
 };

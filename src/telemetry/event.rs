@@ -2,13 +2,26 @@
 //! code makes no check of its own: the metadata of the check would differ from the event's, so a subscriber that
 //! filters by fields would reject it.
 
-use std::{cell::LazyCell, fmt, time::Duration};
+use std::{
+    cell::LazyCell,
+    fmt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tracing::{debug, info, level_filters::LevelFilter, warn};
 
-use super::{AUTH, CALL, LIMIT, LastWarning, OrderWarning, RETRY, metric, text, warning::PERIOD};
+use super::{
+    AUTH, CALL, LIMIT, RETRY, event,
+    metric::{self, Raised},
+    text,
+};
 use crate::{
     call::{CallContext, DelayReason, Report, StopReason},
+    clock::{self, Instant},
     error::Refusal,
     policy::{QuotaName, Unit, nanos},
 };
@@ -52,7 +65,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
     );
 }
 
-pub(super) fn waited(call: Option<&CallContext>, waited: Duration) {
+fn waited(call: Option<&CallContext>, waited: Duration) {
     metric::record(WAIT_DURATION, call, &[], waited);
     debug!(
         target: LIMIT,
@@ -213,4 +226,68 @@ pub(crate) fn millis(duration: Duration) -> f64 {
 /// Returns milliseconds like [`millis`], or `None` for zero.
 pub(super) fn some_millis(duration: Duration) -> Option<f64> {
     Some(millis(duration)).filter(|millis| *millis > 0.0)
+}
+
+/// Measures how long a request waits for its permit. The queue metric includes the request until this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    since: Instant,
+    _queued: Option<Raised>,
+}
+
+impl Waiting {
+    pub(crate) fn begin(call: Option<&CallContext>) -> Self {
+        let since = clock::now();
+        if let Some(call) = call {
+            call.begin_wait(since);
+        }
+        Self { since, _queued: Raised::new(event::QUEUE, call) }
+    }
+
+    /// Ends the wait after a grant or a refusal. Adds its duration to the report of the call.
+    pub(crate) fn over(self, call: Option<&CallContext>) {
+        let waited = self.since.elapsed();
+        event::waited(call, waited);
+        if let Some(call) = call {
+            call.add_wait(waited);
+        }
+    }
+}
+
+/// The shortest time between two WARN events about refusals.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// The time of the last WARN event of one kind, and the number of events since then. Limits how often the event is
+/// emitted at WARN, because thousands per second would hide other events.
+#[derive(Debug, Default)]
+pub(crate) struct LastWarning(Mutex<Option<(Instant, u64)>>);
+
+impl LastWarning {
+    /// Returns the number of events since the last WARN event, if the next event is a WARN event. Returns `None` and
+    /// counts the event if the last WARN event is less than `period` ago.
+    fn replace(&self, period: Duration) -> Option<u64> {
+        let now = clock::now();
+        // A panic while the lock is held leaves the values valid.
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *last {
+            Some((at, since)) if now.saturating_duration_since(*at) < period => {
+                *since += 1;
+                None
+            }
+            last => Some(last.replace((now, 0)).map_or(0, |(_, since)| since)),
+        }
+    }
+}
+
+/// Whether a layer has emitted its WARN event about a wrong order of layers.
+#[derive(Debug, Default)]
+pub(crate) struct OrderWarning(AtomicBool);
+
+impl OrderWarning {
+    /// Emits the first event only.
+    pub(super) fn once(&self, emit: impl FnOnce()) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            emit();
+        }
+    }
 }

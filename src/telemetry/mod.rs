@@ -5,21 +5,15 @@ mod call_event;
 pub(crate) mod event;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric;
-#[cfg(not(feature = "metrics"))]
-#[path = "no_metrics.rs"]
-pub(crate) mod metric;
 mod span;
-mod waiting;
-mod warning;
 
 pub(crate) use self::call_event::{Subject, attempt, call, joins_attempt};
 pub(crate) use self::event::{
-    gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed, key_refreshed, key_rejected,
-    learned, paused, refused, request_id_inside_retry, retry, retry_inside_limit, total_timeout_inside_limit,
+    LastWarning, OrderWarning, Waiting, gave_up, granted, key_changed, key_refresh_begins,
+    key_refresh_failed, key_refreshed, key_rejected, learned, paused, refused, request_id_inside_retry,
+    retry, retry_inside_limit, total_timeout_inside_limit,
 };
 pub(crate) use self::span::{Sending, call_span, end_call};
-pub(crate) use self::waiting::Waiting;
-pub(crate) use self::warning::{LastWarning, OrderWarning};
 
 use std::borrow::Cow;
 
@@ -165,4 +159,47 @@ impl<'a> TextValue<'a> {
         let plain = self.plain.as_ref().map(|plain| plain as &dyn Value);
         plain.or(self.quoted.as_ref().map(|quoted| quoted as &dyn Value))
     }
+}
+
+/// Replaces `metric.rs` if the feature `metrics` is disabled. All items do nothing.
+#[cfg(not(feature = "metrics"))]
+pub(crate) mod metric {
+    use std::time::Duration;
+
+    use http::Request;
+
+    use super::ResponseSummary;
+    use crate::{
+        call::CallContext,
+        error::{Error, ErrorKind},
+    };
+
+    pub(crate) fn on() -> bool {
+        false
+    }
+
+    #[derive(Debug)]
+    pub(super) enum Stopwatch {}
+
+    impl Stopwatch {
+        pub(super) fn start<B>(_: &Request<B>, _: Option<&CallContext>) -> Option<Self> {
+            None
+        }
+
+        pub(super) fn stop(self, _: Result<ResponseSummary<'_>, ErrorKind>) {}
+    }
+
+    #[derive(Debug)]
+    pub(crate) enum Raised {}
+
+    impl Raised {
+        pub(crate) fn new(_: &'static str, _: Option<&CallContext>) -> Option<Self> {
+            None
+        }
+    }
+
+    pub(super) fn called(_: &CallContext, _: Result<ResponseSummary<'_>, &Error>, _: Duration) {}
+    pub(crate) fn count(_: &str, _: Option<&CallContext>, _: &[(&str, &str)]) {}
+    pub(crate) fn set(_: &str, _: Option<&CallContext>, _: f64) {}
+    pub(crate) fn record(_: &str, _: Option<&CallContext>, _: &[(&str, &str)], _: Duration) {}
 }

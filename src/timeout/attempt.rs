@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::expiry::{checked_limit, deadline_exceeded, poll_timer};
+use super::total::{checked_limit, deadline_exceeded, poll_timer};
 use crate::{
     call::{CallContext, Deadline, Phase, extension_beside},
     clock::{self, Instant},

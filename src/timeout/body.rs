@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::expiry::checked_limit;
+use super::total::checked_limit;
 use crate::{
     body::IdleBody,
     call::{CallContext, Report},

@@ -13,12 +13,11 @@ use tokio::time::Sleep;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::expiry::{checked_limit, deadline_exceeded, poll_timer};
 use crate::{
-    call::{CallContext, DeadlineSetting, RequestTimeout, extension_beside},
-    clock,
+    call::{CallContext, DeadlineSetting, RequestTimeout, StopReason, extension_beside},
+    clock::{self, Instant},
     config::InvalidConfig,
-    error::{BoxError, Error, MaybeRejected},
+    error::{BoxError, Error, ErrorKind, MaybeRejected},
     telemetry::{self, OrderWarning},
 };
 
@@ -164,4 +163,33 @@ where
         }
         Poll::Ready(result)
     }
+}
+
+/// Returns `limit`, or an error if it is zero.
+pub(super) fn checked_limit(field: &'static str, limit: Duration) -> Result<Duration, InvalidConfig> {
+    if limit.is_zero() {
+        return Err(InvalidConfig::new(field, "0ns", "more than zero"));
+    }
+    Ok(limit)
+}
+
+/// Waits until `ends`, which may change. Creates the timer if there is none.
+pub(super) fn poll_timer(
+    timer: &mut Option<Pin<Box<Sleep>>>,
+    ends: Instant,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(ends)));
+    if timer.deadline() != ends {
+        timer.as_mut().reset(ends);
+    }
+    timer.as_mut().poll(cx)
+}
+
+/// Ends a call at its deadline. Returns the error of the call.
+pub(super) fn deadline_exceeded(call: &CallContext, deadline: Instant) -> Error {
+    call.end(StopReason::Deadline);
+    let limit = deadline.saturating_duration_since(call.started());
+    let error = Error::new(ErrorKind::Deadline, Some(limit), None);
+    if call.is_unsent() { error.not_sent() } else { error }
 }

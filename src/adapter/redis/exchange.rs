@@ -9,12 +9,11 @@ use std::{
 use tokio::{runtime::Handle, task::yield_now, time};
 
 use super::{
-    inner::Inner,
+    inner::{Inner, Next},
     permits::{Free, Lease, REQUESTED, RUNNING, TaskSignal},
-    plan::Next,
     protocol::{Query, Reply},
+    session::{StoreLost, exchanged},
     settings::{LONGEST_RETRY, SHORTEST_RETRY},
-    telemetry::{self, StoreLost},
 };
 use crate::{
     clock,
@@ -53,7 +52,7 @@ impl Inner {
             Err(fault) => ("failed", Some(fault)),
         };
         let took = Duration::from_nanos(self.limiter.now().saturating_sub(query.now));
-        telemetry::exchanged(outcome, took);
+        exchanged(outcome, took);
         if let Some(fault) = fault {
             self.handle_failure(&fault);
         }

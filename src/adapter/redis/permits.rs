@@ -12,7 +12,8 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{fallback::Share, session::Session, settings::Settings, telemetry::StoreLost};
+use super::session::{Session, StoreLost};
+use super::{fallback::Share, settings::Settings};
 use crate::{
     error::{Reason, Refusal},
     limit::PermitSource,

@@ -1,19 +1,24 @@
-//! Converts an `http::Request` to a `reqwest::Request`. Rejects a request that reqwest would change.
+//! Converts an `http::Request` to a `reqwest::Request`, and the errors of reqwest. Rejects a request that reqwest would
+//! change. If an error proves that the request was not sent or not processed, the converted error proves it, too.
 
 use std::{
+    error::Error as StdError,
     pin::Pin,
     sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use ::reqwest::{Body as Content, Url};
 use bytes::{Buf, Bytes};
 use http::{Request, Uri};
 use http_body::{Body, Frame, SizeHint};
+use hyper_util::client::legacy;
 
-use super::error;
 use crate::{
-    error::{BoxError, Error},
+    error::{
+        BoxError, DeliveryError, Error, ErrorKind, Failed, chain::chain, delivery::Proof, transport::Findings,
+    },
     headers,
 };
 
@@ -27,7 +32,7 @@ where
     // Streams the body, because reqwest can clone a body in memory and would then resend the request without this
     // crate's layers. reqwest resends even after a GOAWAY, although the server may have processed the request.
     let request = request.map(|body| Content::wrap(Shared(Mutex::new(Box::pin(body)))));
-    let request = ::reqwest::Request::try_from(request).map_err(error::invalid)?;
+    let request = ::reqwest::Request::try_from(request).map_err(invalid_request)?;
     match difference(&uri, request.url()) {
         None => Ok(request),
         Some(part) => Err(Error::invalid_request(format!("reqwest would change the {part}"))),
@@ -81,6 +86,73 @@ impl<B: Body> Body for Shared<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.look().size_hint()
+    }
+}
+
+/// Converts the error of a call that failed after `elapsed`. `redirects` is `true` if the client may have sent more
+/// than one request.
+pub(super) fn convert_error(error: ::reqwest::Error, elapsed: Duration, redirects: bool) -> Error {
+    if error.is_redirect() {
+        // Drops the source, because it may contain a URL that `without_url` does not remove.
+        return followed_redirect();
+    }
+    let error = error.without_url();
+    // reqwest's error does not show which of these is the cause.
+    if error.is_builder() {
+        return lasting(
+            "reqwest's setting `https_only` forbids the url, or the location of a redirect is invalid or has another scheme",
+        );
+    }
+    if is_own_timeout(&error) {
+        return Error::new(ErrorKind::AttemptTimeout, Some(elapsed), Some(error.into()));
+    }
+    match redirects {
+        true => Error::from_service(DeliveryError::maybe_processed(error)),
+        false => Error::from_service(error),
+    }
+}
+
+/// Creates the error of a client that may have sent the request, and would fail in each further attempt.
+fn lasting(why: &'static str) -> Error {
+    let failed = Failed::Service(Proof { not_sent: false, lasting: true });
+    Error::of(failed, ErrorKind::Other, None, Some(why.into())).showing_source()
+}
+
+/// Creates the error of a client that followed a redirect.
+pub(super) fn followed_redirect() -> Error {
+    lasting("reqwest followed a redirect: build its client with redirect::Policy::none()")
+}
+
+/// Converts the error of a request that reqwest cannot create. The innermost cause contains no URL.
+pub(super) fn invalid_request(error: ::reqwest::Error) -> Error {
+    let error = error.without_url();
+    Error::invalid_request(chain(&error).last().map_or_else(String::new, ToString::to_string))
+}
+
+/// Returns whether the client's own `timeout` or `read_timeout` was exceeded. The source is an error of hyper if
+/// connecting or the open connection timed out instead.
+fn is_own_timeout(error: &::reqwest::Error) -> bool {
+    error.is_timeout() && !error.source().is_some_and(|source| source.is::<legacy::Error>())
+}
+
+impl Findings {
+    /// Updates the findings if `error` comes from reqwest. The result has the same meaning as that of
+    /// [`read_hyper_error`](Self::read_hyper_error).
+    pub(crate) fn read_reqwest_error(
+        &mut self,
+        error: &(dyn StdError + 'static),
+    ) -> Option<Option<ErrorKind>> {
+        let error = error.downcast_ref::<::reqwest::Error>()?;
+        if error.is_body() {
+            return Some(Some(ErrorKind::Body));
+        }
+        if is_own_timeout(error) {
+            return Some(Some(ErrorKind::AttemptTimeout));
+        }
+        if error.is_connect() {
+            self.connect();
+        }
+        Some(None)
     }
 }
 

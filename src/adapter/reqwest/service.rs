@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, combinators::MapErr};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{error, request};
+use super::request;
 use crate::{
     clock,
     config::InvalidConfig,
@@ -253,12 +253,12 @@ where
             let (pending, sent_to, since) = call?;
             match pending.await {
                 Ok(response) if sent_to.as_ref().is_some_and(|url| url != response.url()) => {
-                    Err(error::followed())
+                    Err(request::followed_redirect())
                 }
                 Ok(response) => {
                     Ok(Response::<Content>::from(response).map(|body| body.map_err(without_url as _)))
                 }
-                Err(error) => Err(error::of(error, since.elapsed(), sent_to.is_some())),
+                Err(error) => Err(request::convert_error(error, since.elapsed(), sent_to.is_some())),
             }
         };
         Box::pin(MaybeRejected::Calling { future })

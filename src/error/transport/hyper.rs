@@ -11,8 +11,7 @@ use super::{
         chain::chain,
         delivery::{MAYBE, NOT_SENT, Proof},
     },
-    findings::Findings,
-    texts::{is_lasting_tls, is_unknown_name},
+    Findings, is_lasting_tls, is_unknown_name,
 };
 
 /// The error of hyper-util's connector, whose type has no public name. Clients that manage their own connections, such

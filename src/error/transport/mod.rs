@@ -21,29 +21,25 @@
 //! Without the feature `hyper`, only the errors in the first row of this table count as "not sent".
 //!
 //! Some failures are permanent, so that no retry follows: see the table in `guide/retries.md`. The types of the errors
-//! show them. `texts` compares the texts of errors without a public type.
+//! show them. The texts of errors without a public type are compared. A text that is not recognized counts as a
+//! temporary failure.
 
 #[cfg(feature = "client")]
 mod connect;
-pub(crate) mod findings;
 #[cfg(feature = "hyper")]
 mod hyper;
 #[cfg(test)]
 mod tests;
-mod texts;
-
-use std::{error::Error as StdError, io};
-
-use tower::load_shed::error::Overloaded;
 
 #[cfg(feature = "proxy")]
 pub(crate) use self::connect::ProxyRejectedPassword;
 #[cfg(feature = "client")]
 pub(crate) use self::connect::{ConnectError, ConnectPhase};
-use self::{
-    findings::Findings,
-    texts::{is_lasting_tls, is_rejected_by_proxy, is_unknown_name},
-};
+
+use std::{error::Error as StdError, io};
+
+use tower::load_shed::error::Overloaded;
+
 use super::{
     BoxError, DeliveryError, Error, ErrorKind,
     call::Failed,
@@ -201,7 +197,108 @@ fn is_lasting(error: &rustls::Error) -> bool {
     use rustls::Error::*;
     match error {
         InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) | NoApplicationProtocol => true,
-        AlertReceived(alert) => alert.as_str().is_some_and(texts::is_lasting_alert),
+        AlertReceived(alert) => alert.as_str().is_some_and(is_lasting_alert),
         _ => false,
     }
+}
+
+/// What is known about a failure while the errors of its chain are read one by one.
+pub(crate) struct Findings {
+    /// The kind of the failure. An error deeper in the chain may change it.
+    kind: ErrorKind,
+    /// Whether the client was still connecting when the request failed.
+    connecting: bool,
+    proof: Option<Proof>,
+    /// The kind, if no error deeper in the chain can change it.
+    decided: Option<ErrorKind>,
+    /// Whether the failure occurred on the way through a proxy. The errors below it are also read, for the proof.
+    is_of_proxy: bool,
+    /// Whether every further attempt would fail for the same reason.
+    lasting: bool,
+}
+
+impl Findings {
+    #[cfg(feature = "hyper")]
+    pub(crate) fn connect(&mut self) {
+        self.connecting = true;
+        self.kind = ErrorKind::Connect;
+    }
+
+    /// Records the proof of an error, unless an outer error in the chain has already given a proof.
+    fn prove(&mut self, proof: Proof) {
+        self.proof.get_or_insert(proof);
+    }
+
+    /// Records that every further attempt would fail for the same reason. An error below the one that decides the kind
+    /// does not count. It may concern another connection, such as the one from which the request's body was read.
+    fn last(&mut self) {
+        self.lasting |= self.decided.is_none();
+    }
+
+    /// Like [`last`](Self::last). Returns the final kind of the failure.
+    fn last_as(&mut self, kind: ErrorKind) -> Option<ErrorKind> {
+        self.last();
+        Some(kind)
+    }
+
+    fn io(&self, kind: io::ErrorKind) -> Option<ErrorKind> {
+        use io::ErrorKind::*;
+        Some(match kind {
+            ConnectionRefused => ErrorKind::ConnectRefused,
+            // These I/O errors can also end an established connection. The kind is then already `Closed`, and does not
+            // change.
+            HostUnreachable | NetworkUnreachable | AddrNotAvailable if self.kind != ErrorKind::Closed => {
+                ErrorKind::Connect
+            }
+            ConnectionReset | ConnectionAborted => ErrorKind::Reset,
+            TimedOut if self.connecting => ErrorKind::ConnectTimeout,
+            // No hyper error wraps this timeout, so it comes from a custom service.
+            TimedOut if self.kind == ErrorKind::Other => ErrorKind::AttemptTimeout,
+            // Only an established TCP connection can end this way, so it ended during the TLS handshake.
+            UnexpectedEof if self.connecting => ErrorKind::Tls,
+            // h2 reports a closed connection as a broken pipe.
+            BrokenPipe | UnexpectedEof | NotConnected | TimedOut if !self.connecting => ErrorKind::Closed,
+            _ => return None,
+        })
+    }
+}
+
+/// Returns whether the resolver states that the name does not exist. Its error has no code, so its text is compared:
+/// glibc, musl, macOS and Windows.
+fn is_unknown_name(text: &str) -> bool {
+    const TEXTS: [&str; 5] = [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+        "nodename nor servname provided",
+        "No such host is known",
+    ];
+    TEXTS.iter().any(|unknown| text.contains(unknown))
+}
+
+/// Returns whether a proxy has rejected the user or the password. The types of hyper-util's errors have no public name.
+fn is_rejected_by_proxy(text: &str) -> bool {
+    ["tunnel error: proxy authorization required", "SOCKS error: credentials not accepted"].contains(&text)
+}
+
+/// Returns whether another TLS handshake would fail, too: see `is_lasting`. The text comes from OpenSSL below
+/// native-tls, from rustls without the feature `rustls` of this crate, or from h2, which drops the error of rustls.
+fn is_lasting_tls(text: &str) -> bool {
+    // rustls writes `received fatal alert: UnknownCA`, and OpenSSL `tlsv1 alert unknown ca:` and more.
+    let is_known = |alert: &str| {
+        is_lasting_alert(alert.strip_prefix(": ").unwrap_or(alert).split(':').next().unwrap_or_default())
+    };
+    text.split("alert").skip(1).any(is_known)
+        || text.contains("certificate verify failed")
+        || text.contains("invalid peer certificate")
+}
+
+/// Returns whether the server rejects the client's certificate, or the name or the versions that the client requested.
+fn is_lasting_alert(name: &str) -> bool {
+    // The last one: another key has signed the certificate, for example a new authority with an old name.
+    const ALERTS: &str = "HandshakeFailure BadCertificate UnsupportedCertificate CertificateRevoked \
+        CertificateExpired CertificateUnknown UnknownCA AccessDenied ProtocolVersion InsufficientSecurity \
+        UnrecognisedName UnrecognizedName CertificateRequired NoApplicationProtocol DecryptError";
+    let name = name.replace(' ', "");
+    ALERTS.split(' ').any(|alert| alert.eq_ignore_ascii_case(&name))
 }

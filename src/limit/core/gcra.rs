@@ -114,12 +114,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::test_util::limiter::random::Random;
+    use crate::random::Random;
 
     #[test]
     fn bucket_grants_exactly_what_governor_grants() {
         for seed in 0..200 {
-            let mut random = Random::new(seed);
+            let random = Random::seeded(seed);
             let (interval, burst) = (random.up_to(1_000) + 1, random.up_to(20) as u32 + 1);
             let quota = Quota::with_period(Duration::from_nanos(interval)).unwrap();
             let quota = quota.allow_burst(NonZeroU32::new(burst).unwrap());

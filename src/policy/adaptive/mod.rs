@@ -18,32 +18,24 @@
 //! A pause of more than a minute cannot be the rest of a window, so the server blocks all requests after an excess. The
 //! slow start then raises the rate by a quarter instead of doubling it, because each block takes minutes.
 
-mod learned_from;
 mod learned_unit;
 mod learning;
 mod observation;
-mod outage;
-mod pacer;
-mod recent;
 mod server_quotas;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-pub use self::learned_from::LearnedFrom;
-pub use self::observation::Acceptance;
+pub use self::observation::{Acceptance, LearnedFrom};
 pub(crate) use self::{
     learned_unit::LearnedUnit,
-    observation::{Observation, Progress},
-    recent::IDLE,
+    observation::{IDLE, Observation, Progress},
 };
 
 use self::{
-    observation::SECOND,
-    outage::Outage,
-    pacer::Pacer,
-    recent::Recent,
+    learning::Pacer,
+    observation::{Outage, Recent, SECOND},
     server_quotas::{ServerQuotas, Usage},
 };
 use crate::policy::Unit;

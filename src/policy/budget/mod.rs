@@ -3,7 +3,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use super::retry_decision::RetryDecision;
+use super::retry::RetryDecision;
 use crate::config::InvalidConfig;
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::{
 use http::{HeaderMap, HeaderName, header::RETRY_AFTER};
 
 use crate::policy::{
-    header_values::{served, values},
-    moment::{Scale, each_until},
+    header_values::values,
+    moment::{Scale, each_until, served},
     rate_limit,
 };
 

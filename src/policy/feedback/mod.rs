@@ -9,10 +9,9 @@ use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::{
     adaptive::Acceptance,
-    dialect::Dialect,
+    dialect::{Dialect, Scope, ServerSignal},
     grpc::{self, Code},
     rate_limit::{self, Remaining},
-    signal::{Scope, ServerSignal},
 };
 
 pub(super) mod delays;

@@ -4,7 +4,7 @@ use http::{HeaderValue, header::DATE};
 use proptest::prelude::*;
 
 use super::{delays::DELAYS, *};
-use crate::policy::{MAX_REQUESTED_DELAY, dialect::STANDARD, head_of, http_date::parse_http_date};
+use crate::policy::{MAX_REQUESTED_DELAY, dialect::STANDARD, head_of, moment::parse_http_date};
 
 const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 

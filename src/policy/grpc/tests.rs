@@ -217,8 +217,8 @@ proptest! {
         let is_valid = seconds <= i64::MAX as u64 && nanos < 1_000_000_000;
         let expected = is_valid.then(|| Duration::new(seconds, nanos as u32));
         let text = base64(&status, padded);
-        prop_assert_eq!(retry_info::retry_delay(&text, 8), expected);
-        prop_assert_eq!(retry_info::retry_delay(&text, 14), None);
+        prop_assert_eq!(retry_delay(&text, 8), expected);
+        prop_assert_eq!(retry_delay(&text, 14), None);
         let headers = head(&[("grpc-status", b"8"), ("grpc-status-details-bin", text.as_bytes())]);
         prop_assert_eq!(requested_delay(&headers), expected.map(|delay| delay.min(MAX_REQUESTED_DELAY)));
     }

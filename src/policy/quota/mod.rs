@@ -1,10 +1,8 @@
 //! The quota of a server, and the refill interval with which a token bucket enforces the quota in every window.
 
-mod bucket;
+mod forms;
 #[cfg(test)]
 mod tests;
-mod text;
-mod unit;
 
 use std::{num::NonZeroU32, time::Duration};
 

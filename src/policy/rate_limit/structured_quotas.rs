@@ -5,12 +5,12 @@ use std::{cell::LazyCell, collections::HashMap, time::Duration};
 use http::HeaderValue;
 
 use super::{
-    list::{Remaining, Unit},
-    quota_name::QuotaName,
-    read::{Hit, lines, policy, windows},
-    rows::{Field, Row},
+    Hit, lines, policy,
+    quota_headers::{Field, Row},
+    remaining::{QuotaName, Remaining, Unit},
+    windows,
 };
-use crate::policy::structured::{Text, members, name, natural};
+use crate::policy::header_values::{Text, members, name, natural};
 
 /// What a policy states about its quota.
 #[derive(Debug, Clone, Copy)]

@@ -1,14 +1,13 @@
 //! Decides after each attempt whether to retry, after which delay, or why to stop.
 
-use std::time::Duration;
-
-use super::{
-    outcome::{Delivery, Outcome},
-    retry_decision::RetryDecision,
-};
-
 #[cfg(test)]
 mod tests;
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+
+use super::outcome::{Delivery, Outcome};
 
 /// The longest time for draining the body of a failed response. Its connection can then be reused.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_millis(100);
@@ -259,4 +258,57 @@ pub(crate) fn decide(
         return Err(StopReason::Budget.into());
     }
     Ok(Retry { delay, reason, drain, member_delay })
+}
+
+/// Decides whether a retry may succeed, and selects its backoff.
+///
+/// A [`Classify`](crate::retry::Classify) returns this decision. The retry layer decides separately whether a retry is
+/// safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RetryDecision {
+    /// The attempt succeeded.
+    Success,
+    /// The failure is temporary. A retry waits for the transient backoff.
+    Transient,
+    /// The server rejects requests under load. A retry waits for the throttled backoff.
+    Throttled,
+    /// No retry, because another attempt would also fail.
+    NotRetryable,
+}
+
+impl RetryDecision {
+    /// Returns the default decision for a response with this status.
+    ///
+    /// | status | decision |
+    /// |---|---|
+    /// | 1xx, 2xx, 3xx | success |
+    /// | 429, 529 (overloaded) | throttled |
+    /// | 408, 500, 502, 503, 504 | transient |
+    /// | 520–524, 530: a CDN could not reach its origin | transient |
+    /// | any other status, such as 409, 501 and 505 | not retryable |
+    ///
+    /// A 409 is a conflict that only the caller can resolve. A server that returns 501 or 505 does not support the
+    /// request.
+    pub fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            ..400 => Self::Success,
+            408 | 429 | 500 | 502 | 503 | 504 | 520..=524 | 529 | 530 => Self::retry(Some(status)),
+            _ => Self::NotRetryable,
+        }
+    }
+
+    /// Returns the decision to retry after this status: throttled for 429 and 529, otherwise transient. `None` means
+    /// that no response arrived, which is a transient failure.
+    pub(crate) fn retry(status: Option<StatusCode>) -> Self {
+        match status.map(|status| status.as_u16()) {
+            Some(429 | 529) => Self::Throttled,
+            _ => Self::Transient,
+        }
+    }
+}
+
+/// Returns whether the method is idempotent (RFC 9110 §9.2.2).
+pub(crate) fn is_idempotent(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE].contains(method)
 }

@@ -260,3 +260,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn treats_only_the_six_methods_of_rfc_9110_as_idempotent() {
+    let idempotent = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
+    // Method names are case-sensitive.
+    let others = ["POST", "PATCH", "CONNECT", "PROPFIND", "QUERY", "get"];
+    for (names, expected) in [(idempotent, true), (others, false)] {
+        for name in names {
+            assert_eq!(is_idempotent(&Method::from_bytes(name.as_bytes()).unwrap()), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn classifies_every_status() {
+    for status in 100..1_000 {
+        let expected = match status {
+            100..=399 => RetryDecision::Success,
+            429 | 529 => RetryDecision::Throttled,
+            408 | 500 | 502 | 503 | 504 | 520..=524 | 530 => RetryDecision::Transient,
+            _ => RetryDecision::NotRetryable,
+        };
+        assert_eq!(RetryDecision::of(StatusCode::from_u16(status).unwrap()), expected, "{status}");
+    }
+}

@@ -6,7 +6,11 @@ use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
     limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings, max_in_flight},
-    policy::{Quota, dialect::Dialect, nanos, signal::ServerSignal},
+    policy::{
+        Quota,
+        dialect::{Dialect, ServerSignal},
+        nanos,
+    },
 };
 
 /// Setters of the quota and the limiter.

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, num::NonZeroU32};
 
 use super::{
+    bounds::Window,
+    callers::{Caller, State, Tokens, Violation, violation_if},
     script::Script,
-    state::{Caller, State, Tokens, Violation, violation_if},
-    window::Window,
 };
 use crate::limit::core::{Block, Core, Grant, Rule, Stage};
 use crate::{

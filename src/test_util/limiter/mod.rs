@@ -5,14 +5,11 @@
 //! after each event. It does with the core what the limiter does: it wakes callers, drives the timer, and opens and
 //! closes blocks.
 
+mod bounds;
 mod callers;
 mod checks;
-pub(crate) mod random;
 mod script;
-mod state;
 mod table;
-mod waits;
-mod window;
 
 use std::{
     cmp::Reverse,
@@ -21,21 +18,20 @@ use std::{
 
 #[cfg(test)]
 pub(crate) use self::callers::remaining;
-use self::{
-    checks::Checks,
-    random::Random,
-    state::{Caller, State, Tokens, violation_if},
-    waits::{Refused, Start},
-};
 pub use self::{
+    callers::Violation,
     script::{Action, Call, Reply, Script, Step},
-    state::Violation,
+};
+use self::{
+    callers::{Caller, State, Tokens, violation_if},
+    checks::Checks,
 };
 pub use crate::limit::core::{
     Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Status, Submitted, Ticket,
 };
 use crate::policy::{Amounts, Unit};
 pub use crate::policy::{Taken, adaptive::Acceptance};
+use crate::random::Random;
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;
@@ -55,6 +51,17 @@ enum Event {
     Reply(usize),
     Settle(usize),
     BodyEnd(usize),
+}
+
+/// The start of an event: its time, its number, the event, and how many events have been scheduled before.
+type Start = (u64, u64, Event, u64);
+
+/// A refusal that states when the call would be granted without its bounds.
+struct Refused {
+    caller: usize,
+    due: u64,
+    /// The event with the refusal.
+    start: Option<Start>,
 }
 
 /// The figures of a simulation.
@@ -114,7 +121,7 @@ impl<'a> Sim<'a> {
             by_slot: BTreeMap::new(),
             events: BinaryHeap::new(),
             scheduled: 0,
-            random: Random::new(!script.seed),
+            random: Random::seeded(!script.seed),
             timer: (0, None),
             block: None,
             checks: Checks::new(script),

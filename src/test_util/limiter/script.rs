@@ -2,9 +2,9 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::random::Random;
 use crate::limit::core::{CoreSettings, Rule};
 use crate::policy::{Priority, Quota, Unit, nanos};
+use crate::random::Random;
 
 /// A millisecond in nanoseconds.
 pub(super) const MS: u64 = 1_000_000;
@@ -78,7 +78,7 @@ pub enum Reply {
 impl Script {
     /// Creates the script of a seed.
     pub fn random(seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let random = Random::seeded(seed);
         let rule = match random.up_to(9) {
             0..=2 => Rule::TokenBucket,
             3..=5 => Rule::PacedWindow,
@@ -87,9 +87,9 @@ impl Script {
         };
         let has_margin = random.percent(60);
         let number = random.pick(&[1, 1, 1, 1, 2, 0]);
-        let mut quotas: Vec<_> = (0..number).filter_map(|_| quota(&mut random, has_margin)).collect();
+        let mut quotas: Vec<_> = (0..number).filter_map(|_| quota(&random, has_margin)).collect();
         if random.percent(25) {
-            quotas.extend(tokens(&mut random, has_margin));
+            quotas.extend(tokens(&random, has_margin));
         }
         let slack = quotas.iter().map(|quota| quota.margin().as_nanos() as u64 / 4).min();
         let slack = slack.unwrap_or(if quotas.is_empty() { 200 * MS } else { 0 });
@@ -107,11 +107,11 @@ impl Script {
         let lateness = random.pick(&[0, MS, 20 * MS]);
         let mut script =
             Self { seed, quotas, settings, lateness, has_blocks: random.percent(30), steps: Vec::new() };
-        script.fill(&mut random, slack);
+        script.fill(&random, slack);
         script
     }
 
-    fn fill(&mut self, random: &mut Random, slack: u64) {
+    fn fill(&mut self, random: &Random, slack: u64) {
         let largest = match self.settings.rule {
             Rule::SlidingWindow => self.requests().map(largest_at_once).min(),
             _ => self.requests().map(Quota::burst).min(),
@@ -144,8 +144,8 @@ impl Script {
                 calls += 1;
                 let cost = if has_costs { 1 + random.up_to(largest.min(6).into()) as u32 } else { 1 };
                 let bound =
-                    |random: &mut Random| (is_bounded && random.percent(40)).then(|| random.up_to(window));
-                let delay = |random: &mut Random| {
+                    |random: &Random| (is_bounded && random.percent(40)).then(|| random.up_to(window));
+                let delay = |random: &Random| {
                     let most = if slack > 0 { slack + slack / 8 } else { 0 };
                     if random.percent(60) { random.up_to(most) } else { 0 }
                 };
@@ -198,7 +198,7 @@ impl Script {
     }
 
     /// Returns quotas with other limits and the same windows and margins.
-    fn changed(&self, random: &mut Random) -> Vec<Quota> {
+    fn changed(&self, random: &Random) -> Vec<Quota> {
         let changed = |quota: &Quota| {
             let limit = 2 + random.up_to(60) as u32;
             let new = Quota::new(limit, quota.window()).ok()?.with_unit(quota.unit()).ok()?;
@@ -259,7 +259,7 @@ fn is_numbered(step: &Step) -> bool {
     matches!(step.action, Action::Drop(_) | Action::Poll(_))
 }
 
-fn quota(random: &mut Random, has_margin: bool) -> Option<Quota> {
+fn quota(random: &Random, has_margin: bool) -> Option<Quota> {
     let limit = 1 + random.up_to(60) as u32;
     let window = random.pick(&[100, 1_000, 1_000, 10_000]) * MS + random.up_to(1_000);
     if random.percent(15) {
@@ -273,7 +273,7 @@ fn quota(random: &mut Random, has_margin: bool) -> Option<Quota> {
     Some(if has_margin { quota } else { quota.without_margin() })
 }
 
-fn tokens(random: &mut Random, has_margin: bool) -> Option<Quota> {
+fn tokens(random: &Random, has_margin: bool) -> Option<Quota> {
     let limit = 10 + random.up_to(2_000) as u32;
     let window = Duration::from_nanos(random.pick(&[100, 1_000, 10_000]) * MS);
     let quota = match random.percent(40) {
@@ -282,4 +282,20 @@ fn tokens(random: &mut Random, has_margin: bool) -> Option<Quota> {
     };
     let quota = quota.ok()?.with_unit(Unit::Tokens).ok()?;
     Some(if has_margin { quota } else { quota.without_margin() })
+}
+
+impl Random {
+    /// Returns a number from 0 to `most`.
+    pub(crate) fn up_to(&self, most: u64) -> u64 {
+        self.next() % most.saturating_add(1).max(1)
+    }
+
+    /// Returns `true` with a probability of `percent`.
+    pub(crate) fn percent(&self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    pub(crate) fn pick<T: Copy>(&self, of: &[T]) -> T {
+        of[self.next() as usize % of.len()]
+    }
 }

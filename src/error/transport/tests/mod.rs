@@ -1,5 +1,6 @@
 //! Tests of errors whose delivery does not depend on the feature `hyper`.
 
+mod texts;
 #[cfg(feature = "hyper")]
 mod transport;
 

@@ -1,7 +1,7 @@
 //! Tests of blocks: when one opens, and how its permits are booked.
 
 use super::{quotas::Quotas, *};
-use crate::test_util::limiter::random::Random;
+use crate::random::Random;
 
 /// A quota whose blocks last about 4.2 ms.
 fn ample(rule: Rule) -> Core {
@@ -61,14 +61,14 @@ fn block_is_booked_when_it_closes_but_not_after_its_end() {
 #[test]
 fn singles_are_the_requests_for_one_permit_that_are_available_together() {
     for seed in 0..2_000 {
-        let mut random = Random::new(seed);
+        let random = Random::seeded(seed);
         let rule = random.pick(&[Rule::TokenBucket, Rule::PacedWindow, Rule::SlidingWindow]);
-        let limits = |random: &mut Random| {
+        let limits = |random: &Random| {
             let limit = 2 + random.up_to(28) as u32;
             let quota = Quota::new(limit, Duration::from_nanos(1 + random.up_to(200))).unwrap();
             quota.with_burst(1 + random.up_to(u64::from(limit) - 2) as u32).unwrap().without_margin()
         };
-        let quotas: Vec<_> = (0..1 + random.up_to(1)).map(|_| limits(&mut random)).collect();
+        let quotas: Vec<_> = (0..1 + random.up_to(1)).map(|_| limits(&random)).collect();
         let (mut quotas, mut now) = (Quotas::new(&quotas, rule), 1);
         for _ in 0..60 {
             now += random.up_to(40);

@@ -11,7 +11,7 @@ use proptest::{prelude::*, sample::select};
 use super::NAMES;
 use crate::policy::{
     MAX_POLICIES, MAX_REQUESTED_DELAY, Remaining, head_of,
-    rate_limit::{read::policy, remaining},
+    rate_limit::{policy, remaining},
 };
 
 #[derive(Debug, Clone)]

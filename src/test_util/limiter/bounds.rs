@@ -1,7 +1,11 @@
-//! Counts permits in every window of a quota.
+//! Checks the permits in every window of a quota, and the wait that a refusal states: in a second run of the script,
+//! the refused call waits.
 
-use super::state::Caller;
-use crate::policy::{Quota, Taken, Unit, nanos};
+use super::{Refused, Sim, State, Violation, callers::Caller};
+use crate::{
+    limit::core::{Stage, Status, Ticket},
+    policy::{Quota, Taken, Unit, nanos},
+};
 
 /// The times of permits under one quota.
 #[derive(Debug, Clone)]
@@ -77,4 +81,63 @@ fn levels(times: &[(u64, u64)], refill: u64, per: u64) -> impl Iterator<Item = u
         before = *at;
         u64::try_from(level.div_ceil(per.into())).unwrap_or(u64::MAX)
     })
+}
+
+impl Sim<'_> {
+    /// Runs the script up to a refusal, without the bounds of the refused call. After the refusal, the only further
+    /// events are grants. Returns 1 if the call is granted when it is due. Returns 0 if the forecast may be too early,
+    /// or if it is unknown because of another refusal or of the requests in flight.
+    pub(super) fn check_wait(mut self, refused: &Refused) -> Result<u64, Violation> {
+        self.unbounded = Some(refused.caller);
+        while self.start != refused.start {
+            if !self.step()? {
+                return Ok(0);
+            }
+        }
+        let (due, others) = (refused.due, self.core.snapshot(self.time).refused);
+        let granted_at = match self.callers[refused.caller].state {
+            State::Waiting(ticket) | State::Woken(ticket) => self.granted_at(ticket, due),
+            _ => Some(self.time),
+        };
+        if self.core.snapshot(self.time).refused > others {
+            return Ok(0);
+        }
+        let max = self.script.settings.max_in_flight.map(u32::from);
+        let is_full = max.is_some() && self.core.requests_in_flight(due) >= max;
+        match granted_at {
+            Some(at) if at == due => Ok(1),
+            None if is_full || !self.checks.is_exact => Ok(0),
+            _ => Err(Violation(format!(
+                "refused at {} with a wait until {due}, but granted at {granted_at:?}: {:?}",
+                refused.start.map_or(0, |(at, ..)| at),
+                self.callers[refused.caller]
+            ))),
+        }
+    }
+
+    /// Serves the waiters until a time. Each collects its permits immediately. Returns when this waiter gets its own.
+    fn granted_at(&mut self, ticket: Ticket, until: u64) -> Option<u64> {
+        let is_due = |ticket: &Ticket| match self.core.stage(*ticket) {
+            Some(Stage::Granted(at)) => !self.core.is_expired(*at, self.time),
+            stage => matches!(stage, Some(Stage::Offered(_))),
+        };
+        let queued = self.callers.iter().filter_map(|caller| match caller.state {
+            State::Waiting(ticket) | State::Woken(ticket) => Some(ticket),
+            _ => None,
+        });
+        let mut woken: Vec<_> = queued.filter(is_due).collect();
+        loop {
+            while let Some(next) = woken.pop().or_else(|| self.core.pop_woken()) {
+                if matches!(self.core.status(next, self.time), Status::Granted(_)) && next == ticket {
+                    return Some(self.time);
+                }
+            }
+            if self.time >= until {
+                return None;
+            }
+            let next = if self.time + 1 < until { until - 1 } else { until };
+            self.time = self.core.next_wake(self.time).unwrap_or(next).clamp(self.time + 1, next);
+            self.core.advance(self.time);
+        }
+    }
 }

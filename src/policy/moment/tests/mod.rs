@@ -1,3 +1,5 @@
+mod http_date;
+
 use std::cell::Cell;
 
 use proptest::prelude::*;

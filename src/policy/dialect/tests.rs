@@ -1,0 +1,127 @@
+use std::time::{Duration, SystemTime};
+
+use http::HeaderName;
+
+use super::*;
+use crate::policy::{Unit, feedback::Reading, head_of, header_values::MAX_REQUESTED_DELAY};
+
+fn quota(name: &'static str) -> QuotaHeaders {
+    QuotaHeaders::new(HeaderName::from_static(name))
+}
+
+#[test]
+fn headers_of_a_dialect_take_precedence_over_those_of_a_known_service() {
+    let reset = HeaderName::from_static("x-ratelimit-reset");
+    let points = quota("x-ratelimit-remaining").with_reset(reset).with_unit(Unit::Points);
+    let dialect = Dialect::new().with_quota_headers(points).unwrap();
+    let headers = head_of([("x-ratelimit-remaining", b"7".as_slice()), ("x-ratelimit-reset", b"9")]);
+    let units = |dialect: &Dialect| {
+        let reading = Reading::new(dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+        reading.remaining().iter().map(|quota| (quota.unit(), quota.left())).collect::<Vec<_>>()
+    };
+    assert_eq!(units(&dialect), [(Unit::Points, 7)]);
+    assert_eq!(units(&Dialect::new()), [(Unit::Requests, 7)]);
+}
+
+#[test]
+fn quota_with_a_documented_window_needs_no_reset() {
+    let resource = HeaderName::from_static("x-pool");
+    let quota = quota("x-left").with_window(Duration::from_secs(60)).with_resource(resource);
+    let dialect = Dialect::new().with_quota_headers(quota).unwrap();
+    let read = |pool: &str| {
+        let headers = head_of([("x-left", b"7, 8".as_slice()), ("x-pool", pool.as_bytes())]);
+        let reading = Reading::new(&dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+        let quotas = reading.remaining().iter();
+        quotas.map(|quota| (quota.left(), quota.reset_after().as_secs(), quota.policy())).collect::<Vec<_>>()
+    };
+    let (one, other) = (read("a"), read("b"));
+    assert_eq!(one.iter().map(|quota| (quota.0, quota.1)).collect::<Vec<_>>(), [(7, 60), (8, 60)]);
+    assert!(one[0].2 != one[1].2 && one[0].2 != other[0].2, "{one:?} {other:?}");
+}
+
+#[test]
+fn used_permits_are_read_with_the_limit_in_the_same_or_another_header() {
+    let header = HeaderName::from_static;
+    let [used, second] = [QuotaHeaders::of_used(header("x-used")), QuotaHeaders::of_used(header("x-both"))];
+    let used = used.with_limit(header("x-most")).with_window_header(header("x-window"));
+    let dialect = Dialect::new().with_quota_headers(used).unwrap();
+    let dialect = dialect.with_quota_headers(second.with_window(Duration::from_secs(20))).unwrap();
+    let read = |fields: &[(&'static str, &[u8])]| {
+        let headers = head_of(fields.iter().copied());
+        let reading = Reading::new(&dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+        let quotas = reading.remaining().iter();
+        quotas.map(|quota| (quota.left(), quota.limit(), quota.reset_after().as_millis())).collect::<Vec<_>>()
+    };
+    let with_window = |window| read(&[("x-used", b"30"), ("x-most", b"40"), ("x-window", window)]);
+    assert_eq!(with_window(b"60".as_slice()), [(10, Some(40), 60_000)]);
+    assert_eq!(with_window(b"2m"), [(10, Some(40), 120_000)]);
+    assert_eq!(with_window(b"0"), [], "no window");
+    assert_eq!(read(&[("x-both", b"30/40")]), [(10, Some(40), 500)], "the refill of one permit");
+    assert_eq!(read(&[("x-both", b"0/0")]), [], "no limit");
+    assert_eq!(read(&[("x-used", b"30"), ("x-window", b"60")]), [], "no limit");
+    assert_eq!(with_window(b"0, 60"), [], "the first quota has no window");
+    let list = [("x-used", b"35, 999.5".as_slice()), ("x-most", b"40, 1000"), ("x-window", b"60, 3600")];
+    assert_eq!(read(&list), [(0, Some(1_000), 3_600_000), (5, Some(40), 60_000)]);
+    let error = Dialect::new().with_quota_headers(QuotaHeaders::of_used(header("x-used"))).unwrap_err();
+    let text = "invalid quota header `x-used`: expected a header with the limit, or a documented window and no other header";
+    assert_eq!(error.to_string(), text);
+    let both = || QuotaHeaders::of_used(header("x-both"));
+    let minute = Duration::from_secs(60);
+    for quota in [
+        both().with_window(minute).with_reset(header("x-reset")),
+        both().with_window(minute).with_resource(header("x-pool")),
+        both().with_window(minute).with_window_header(header("x-window")),
+        both().with_window(Duration::ZERO),
+        quota("x-left").with_reset(header("x-reset")).with_window(Duration::ZERO),
+    ] {
+        assert!(Dialect::new().with_quota_headers(quota.clone()).is_err(), "{quota:?}");
+    }
+}
+
+#[test]
+fn window_of_a_dialect_is_capped_at_30_years() {
+    let quota = QuotaHeaders::of_used(HeaderName::from_static("x-both")).with_window(Duration::MAX);
+    let dialect = Dialect::new().with_quota_headers(quota).unwrap();
+    let headers = head_of([("x-both", b"0/1".as_slice())]);
+    let reading = Reading::new(&dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+    let [quota] = reading.remaining() else { panic!("{:?}", reading.remaining()) };
+    assert_eq!(quota.reset_after(), MAX_REQUESTED_DELAY);
+}
+
+/// The headers may report eight quotas, which is the maximum, or a quota named `signal`.
+#[test]
+fn quota_of_a_signal_applies_beside_those_of_the_headers() {
+    let signal = ServerSignal::accepted().with_remaining(50, Duration::from_secs(60));
+    let many = (0..9).map(|name| format!("\"{name}\";r=1;t=1")).collect::<Vec<_>>().join(", ");
+    for (header, count) in [(many.as_str(), 8), ("signal;r=10;t=5", 2)] {
+        let headers = head_of([("ratelimit", header.as_bytes())]);
+        let reading =
+            Reading::new(&STANDARD, StatusCode::OK, &headers, Some(signal), || SystemTime::UNIX_EPOCH);
+        let quotas = reading.remaining();
+        let names: std::collections::HashSet<_> = quotas.iter().map(|quota| quota.policy()).collect();
+        assert_eq!((quotas.len(), names.len(), quotas[count - 1].left()), (count, count, 50), "{header}");
+    }
+}
+
+#[test]
+fn throttle_status_is_at_least_400() {
+    for (status, is_valid) in [(200, false), (399, false), (400, true), (999, true)] {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(Dialect::new().with_throttle_status(status).is_ok(), is_valid, "{status}");
+    }
+    let error = Dialect::new().with_throttle_status(StatusCode::OK).unwrap_err();
+    assert_eq!(error.to_string(), "invalid throttle status `200`: expected at least 400");
+}
+
+#[test]
+fn invalid_quota_headers_are_rejected() {
+    let minute = Duration::from_secs(60);
+    let error = Dialect::new().with_quota_headers(quota("x-left")).unwrap_err();
+    assert_eq!((error.field(), error.value()), ("quota header", "x-left"));
+    let twice = quota("x-left").with_limit(HeaderName::from_static("x-left")).with_window(minute);
+    assert_eq!(Dialect::new().with_quota_headers(twice).unwrap_err().value(), "x-left");
+    let one = Dialect::new().with_quota_headers(quota("x-left").with_window(minute)).unwrap();
+    assert_eq!(one.with_quota_headers(quota("x-left").with_window(minute)).unwrap_err().value(), "x-left");
+    let error = Dialect::new().with_quota_headers(QuotaHeaders::default()).unwrap_err();
+    assert_eq!(error.to_string(), "invalid quota `none`: expected either `remaining` or `used`");
+}
