@@ -10,12 +10,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    completion::{Expected, check_order, complete, settle},
-    in_flight::{InFlight, InFlightBody},
+    layer::Settings,
     limiter::SelectLimiter,
-    pending::Pending,
-    permit::Permit,
-    settings::Settings,
+    permit::{InFlight, Permit},
+    service::{Expected, InFlightBody, Pending, check_order, complete, settle},
 };
 use crate::{
     call::{CallContext, RecordedHead, RequestHead},

@@ -5,10 +5,9 @@ use tokio::time::interval;
 use super::{
     feedback::ResponseInfo,
     keyed::Keyed,
-    limiter::{Limiter, SelectLimiter},
+    limiter::{Limiter, PermitIssuer, PermitRequest, SelectLimiter},
     local_limiter::LocalLimiter,
-    permit::{Permit, PermitIssuer},
-    permit_request::PermitRequest,
+    permit::Permit,
     shell::{
         acquire::Acquire,
         joint::{Outcome, Place},

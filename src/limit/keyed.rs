@@ -7,10 +7,9 @@ use std::{
 use hashbrown::HashTable;
 
 use super::{
-    limiter::SelectLimiter,
+    limiter::{PermitRequest, SelectLimiter},
     local_limiter::LocalLimiter,
-    permit_request::PermitRequest,
-    shell::{acquire::Acquire, setup::Setup},
+    shell::{Setup, acquire::Acquire},
 };
 use crate::{
     call::RequestHead,

@@ -1,17 +1,15 @@
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode};
-use tower_layer::Layer;
 
 use super::{
-    limiter::SelectLimiter,
-    service::RateLimit,
-    settings::{Meter, Options, Settings},
-    settlement::Metered,
+    limiter::{PermitRequest, SelectLimiter},
+    settlement::{Meter, Metered},
 };
 use crate::{
     call::RequestHead,
     policy::{Amounts, Priority, dialect::Dialect},
+    telemetry::{LastWarning, OrderWarning},
 };
 
 /// Queues each request until its permit is granted. Refuses a request immediately if it would miss its deadline or
@@ -36,7 +34,7 @@ use crate::{
 /// All clones of the layer, and all services made from them, share the limiter.
 #[derive(Debug, Clone)]
 pub struct RateLimitLayer<L> {
-    settings: Settings<L>,
+    pub(super) settings: Settings<L>,
 }
 
 impl<L> RateLimitLayer<L> {
@@ -211,10 +209,54 @@ impl<L> RateLimitLayer<L> {
     }
 }
 
-impl<S, L: SelectLimiter + Clone> Layer<S> for RateLimitLayer<L> {
-    type Service = RateLimit<S, L>;
+/// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
+#[derive(Clone)]
+pub(super) struct Settings<L> {
+    pub(super) limiter: L,
+    pub(super) options: Options,
+}
 
-    fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, Arc::new(self.settings.clone()))
+/// The settings other than the limiter.
+#[derive(Clone, Default)]
+pub(super) struct Options {
+    pub(super) bounds: PermitRequest,
+    pub(super) cost: Option<CostOf>,
+    pub(super) estimate: Option<EstimateOf>,
+    pub(super) actual: Option<ActualOf>,
+    pub(super) meter: Option<MeterOf>,
+    pub(super) priority: Option<PriorityOf>,
+    pub(super) feedback_from: Option<Trusts>,
+    pub(super) dialect: Dialect,
+    /// Whether a request is in flight until the head of its response, instead of the end of its body.
+    pub(super) in_flight_until_head: bool,
+    /// The WARN event for a layer that is outside a retry layer.
+    pub(super) order_warning: Arc<OrderWarning>,
+    pub(super) refusal_warning: Arc<LastWarning>,
+}
+
+impl<L: fmt::Debug> fmt::Debug for Settings<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("limiter", &self.limiter)
+            .field("bounds", &self.options.bounds)
+            .finish_non_exhaustive()
     }
 }
+
+/// Computes the number of permits that a request takes.
+type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
+
+/// Estimates the amounts that a request takes of other units.
+type EstimateOf = Arc<dyn Fn(RequestHead<'_>) -> Amounts + Send + Sync>;
+
+/// Reads the actual amounts of a request from the head of its response.
+type ActualOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync>;
+
+/// Creates the meter of a response body.
+type MeterOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Meter + Send + Sync>;
+
+/// Returns the priority of a request.
+type PriorityOf = Arc<dyn Fn(RequestHead<'_>) -> Priority + Send + Sync>;
+
+/// Returns whether the rate-limit headers of the response to this request apply to the limiter.
+type Trusts = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;

@@ -106,8 +106,6 @@
 //! - A request that failed or was dropped counts against the server's remaining permits for 10 s, because it may still
 //!   reach the server.
 
-mod any;
-mod completion;
 #[cfg(feature = "serde")]
 mod config;
 #[allow(
@@ -116,49 +114,36 @@ mod config;
     reason = "public only in the test kit, outside of semantic versioning"
 )]
 pub(crate) mod core;
-#[cfg(feature = "serde")]
-mod dialect_config;
 mod feedback;
 mod future;
-mod in_flight;
 mod joint;
 mod keyed;
 mod layer;
 mod limiter;
 mod local_limiter;
-mod pending;
 mod permit;
-mod permit_request;
 mod rules;
 mod service;
-mod setters;
-mod settings;
 mod settlement;
 mod shell;
 mod snapshot;
-mod source;
 
-pub use self::any::AnyLimiter;
 #[cfg(feature = "serde")]
-pub use self::config::RateLimitConfig;
-#[cfg(feature = "serde")]
-pub use self::dialect_config::DialectConfig;
+pub use self::config::{DialectConfig, RateLimitConfig};
+pub use self::core::{Demand, PermitSource};
 pub use self::feedback::ResponseInfo;
 pub use self::future::ResponseFuture;
-pub use self::in_flight::{InFlight, InFlightBody};
 pub use self::joint::Joint;
 pub use self::keyed::Keyed;
 pub use self::layer::RateLimitLayer;
-pub use self::limiter::{Limiter, SelectLimiter};
+pub use self::limiter::{AnyLimiter, Limiter, PermitCost, PermitIssuer, PermitRequest, SelectLimiter};
 pub use self::local_limiter::LocalLimiter;
-pub use self::permit::{Permit, PermitIssuer};
-pub use self::permit_request::{PermitCost, PermitRequest};
-pub use self::service::RateLimit;
-pub(crate) use self::setters::max_in_flight;
+pub(crate) use self::local_limiter::max_in_flight;
+pub use self::permit::{InFlight, Permit};
+pub use self::service::{InFlightBody, RateLimit};
 pub use self::settlement::{Metered, Settlement};
 pub use self::shell::acquire::Acquire;
 pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot, UnitState};
-pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{
     Amounts, Priority, QuotaName, Remaining, Taken, Unit,
     dialect::{Dialect, Scope, ServerSignal},

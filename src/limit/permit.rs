@@ -1,11 +1,14 @@
-mod end;
+//! Permits, and the requests in flight that have left them.
 
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use super::{core::Grant, feedback::ResponseInfo, settlement::Settlement, shell::Shared, snapshot::Effect};
+use super::{
+    core::Grant, feedback::ResponseInfo, limiter::PermitIssuer, settlement::Settlement, shell::Shared,
+    snapshot::Effect,
+};
 use crate::{
     clock::{self, Instant},
-    policy::{Amounts, Taken},
+    policy::{Amounts, Taken, adaptive::Acceptance},
 };
 
 /// The right to send one request, granted by a limiter.
@@ -53,48 +56,6 @@ enum Issuer<'a> {
     Shared(Arc<Shared>, u64),
     /// The issuer of a custom limiter. `None` if the permit reports its outcome to no limiter.
     Custom(Option<Arc<dyn PermitIssuer>>, Instant),
-}
-
-/// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
-pub trait PermitIssuer: Send + Sync {
-    /// Returns whether `permit` can no longer be used. The layer calls this method if the inner service was not ready
-    /// right after the grant, or if the request then waited for a connection of this crate's `transport`.
-    ///
-    /// By default, a permit expires as soon as the clock advances after the grant, because a request sent later could
-    /// be in another window.
-    fn is_expired(&self, permit: &Permit<'_>) -> bool {
-        permit.is_older_than_now()
-    }
-
-    /// Called when the request of `permit` received a response. Returns what the response changed, which the rate-limit
-    /// layer logs. Does nothing and returns no change by default.
-    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) -> Effect {
-        Effect::default()
-    }
-
-    /// Called when the request of `permit` ended without a response, or with a response that does not concern this
-    /// limiter. The request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`. Does nothing by
-    /// default.
-    fn dropped(&self, _permit: &Permit<'_>) {}
-
-    /// Returns whether the issuer counts requests in flight, so that [`left_flight`](Self::left_flight) is called.
-    /// `false` by default.
-    ///
-    /// An issuer that passes the outcomes to a [`LocalLimiter`](super::LocalLimiter) must pass both methods if that
-    /// limiter [limits the requests in flight](super::LocalLimiter::with_max_in_flight).
-    fn counts_in_flight(&self) -> bool {
-        false
-    }
-
-    /// Called once for each permit if [`counts_in_flight`](Self::counts_in_flight) returns `true`, after
-    /// [`completed`](Self::completed) or [`dropped`](Self::dropped), when its request is no longer in flight.
-    /// `is_cancelled` is `true` if the request was sent and ended before its response did, so that the server may still
-    /// process it. Does nothing by default.
-    fn left_flight(&self, _is_cancelled: bool) {}
-
-    /// Called each time the amounts of the request change. `actual` replaces the amounts
-    /// [charged](Taken::charged) before. The permit was granted at `granted_at`. Does nothing by default.
-    fn settled(&self, _granted_at: Instant, _taken: &Taken, _actual: &Amounts) {}
 }
 
 impl<'a> Permit<'a> {
@@ -218,6 +179,130 @@ impl<'a> Permit<'a> {
         }
         self.sent_at = None;
     }
+
+    /// As [`complete`](Self::complete), but the request stays [in flight](super::LocalLimiter::with_max_in_flight)
+    /// until the [`InFlight`] ends.
+    pub fn complete_head(mut self, response: &ResponseInfo<'_>) -> InFlight<'a> {
+        self.report(response);
+        InFlight::new(self)
+    }
+}
+
+impl Permit<'_> {
+    /// Returns the [`LocalLimiter`](crate::limit::LocalLimiter) that issued the permit, and the time of the grant.
+    #[inline]
+    pub(super) fn local(&self) -> Option<(&Shared, u64)> {
+        match &self.issuer {
+            Issuer::Borrowed(limiter, at) => Some((limiter, *at)),
+            Issuer::Shared(limiter, at) => Some((limiter, *at)),
+            Issuer::Ended | Issuer::Custom(..) => None,
+        }
+    }
+
+    /// Returns the issuer of a custom limiter.
+    #[inline]
+    pub(super) fn custom(&self) -> Option<&dyn PermitIssuer> {
+        if let Issuer::Custom(issuer, _) = &self.issuer { issuer.as_deref() } else { None }
+    }
+
+    /// Ends the permit of a request whose response states no limit. Returns `false` if the response must still be
+    /// reported.
+    #[inline]
+    pub(crate) fn end_ordinary(&mut self) -> bool {
+        let is_ended = self.local().is_some_and(|(limiter, _)| limiter.release_ordinary(self.cost));
+        if is_ended {
+            self.issuer = Issuer::Ended;
+        }
+        is_ended
+    }
+
+    /// Reports the response, and returns what it changed.
+    #[inline]
+    pub(crate) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
+        self.is_reported = true;
+        let reading = &response.reading;
+        let is_accepted = || reading.acceptance() == Acceptance::Accepted && !reading.is_permanent();
+        let taken = self.settlement.as_ref().map(|settlement| settlement.end(is_accepted()));
+        match self.local() {
+            Some((limiter, at)) => limiter.completed((self.cost, at), self.sent_at, response, taken),
+            None => self.custom().map_or_else(Effect::default, |issuer| issuer.completed(self, response)),
+        }
+    }
+
+    /// Reports the end of the permit without a response that concerns this limiter. The request stays in flight.
+    pub(crate) fn report_unrelated(&mut self) {
+        let (sent_at, taken) = (self.sent_at.take(), self.end_amounts());
+        match self.local() {
+            Some((limiter, at)) => limiter.dropped((self.cost, at), false, taken),
+            None => self.custom().into_iter().for_each(|issuer| issuer.dropped(self)),
+        }
+        (self.sent_at, self.is_reported) = (sent_at, true);
+    }
+
+    /// Records that the request was not sent. Its amounts are available again.
+    pub(crate) fn mark_unsent(&mut self) {
+        self.sent_at = None;
+        self.settlement.iter().for_each(|settlement| settlement.settle(Amounts::NONE));
+    }
+
+    /// Returns what the request takes. `None` if it takes no amounts.
+    pub(crate) fn taken(&self) -> Option<Taken> {
+        self.settlement.as_ref().map(Settlement::taken)
+    }
+
+    /// Records that the server has not accepted the request. Returns what the request takes.
+    fn end_amounts(&self) -> Option<Taken> {
+        self.settlement.as_ref().map(|settlement| settlement.end(false))
+    }
+
+    /// Returns whether the request takes amounts.
+    #[inline]
+    pub(crate) fn has_amounts(&self) -> bool {
+        self.settlement.is_some()
+    }
+
+    /// Returns whether the limiter counts the requests in flight.
+    #[inline]
+    pub(crate) fn counts_in_flight(&self) -> bool {
+        match self.local() {
+            Some((limiter, _)) => limiter.limits_in_flight(),
+            None => self.custom().is_some_and(|issuer| issuer.counts_in_flight()),
+        }
+    }
+
+    /// Ends the `expired` permit of this request, which stays in flight.
+    pub(crate) fn replace(&self, mut expired: Permit<'_>) {
+        match (self.local(), expired.local()) {
+            // Another limiter was selected this time. It does not count the request yet.
+            (Some((own, _)), Some((other, _))) if !std::ptr::eq(own, other) => own.enter_flight(),
+            _ => expired.issuer = Issuer::Ended,
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.has_amounts() && self.sent_at.is_none() && !self.is_reported {
+            self.mark_unsent();
+        }
+        // The server may still process a request that was sent.
+        let is_cancelled = self.sent_at.is_some();
+        let taken = if self.is_reported { None } else { self.end_amounts() };
+        if let Some((limiter, at)) = self.local() {
+            match self.is_reported {
+                true => limiter.end_in_flight(is_cancelled),
+                false => limiter.ended((self.cost, at), is_cancelled, taken),
+            }
+        } else if let Some(issuer) = self.custom() {
+            if !self.is_reported {
+                issuer.dropped(self);
+            }
+            if issuer.counts_in_flight() {
+                issuer.left_flight(is_cancelled);
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Permit<'_> {
@@ -227,6 +312,80 @@ impl fmt::Debug for Permit<'_> {
             .field("granted_at", &self.granted_at())
             .field("sent_at", &self.sent_at)
             .finish_non_exhaustive()
+    }
+}
+
+/// A request whose response head has arrived, and whose response body may not have ended. It counts as
+/// [in flight](super::LocalLimiter::with_max_in_flight).
+///
+/// [`Permit::complete_head`](super::Permit::complete_head) returns it.
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use tower_outbound::limit::{LocalLimiter, ResponseInfo};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let limiter = LocalLimiter::without_quota().with_max_in_flight(1)?;
+/// let mut permit = limiter.acquire().await?;
+/// permit.mark_sent(tokio::time::Instant::now());
+/// let in_flight = permit.complete_head(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+/// assert!(limiter.try_acquire().is_err());
+/// // Read the body here.
+/// in_flight.end();
+/// assert!(limiter.try_acquire().is_ok());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancellation
+///
+/// Dropping it counts the request as cancelled if the permit was [marked as sent](super::Permit::mark_sent): see
+/// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
+#[must_use = "the request is cancelled if this is dropped"]
+pub struct InFlight<'a> {
+    /// The reported permit. `None` if the limiter does not count requests in flight. Boxed, because most bodies have
+    /// none.
+    permit: Option<Box<Permit<'a>>>,
+}
+
+impl<'a> InFlight<'a> {
+    /// Keeps the request of a reported permit in flight.
+    #[inline]
+    pub(super) fn new(permit: Permit<'a>) -> Self {
+        Self { permit: permit.counts_in_flight().then(|| Box::new(permit)) }
+    }
+
+    /// Keeps the request of an expired permit in flight until it has another permit.
+    pub(super) fn of_expired(mut permit: Permit<'a>) -> Self {
+        permit.mark_unsent();
+        permit.report_unrelated();
+        Self::new(permit)
+    }
+
+    /// A request that is not counted.
+    pub(super) const fn none() -> Self {
+        Self { permit: None }
+    }
+
+    /// Ends the request after the end of its response body.
+    pub fn end(self) {
+        self.permit.into_iter().for_each(|permit| permit.release());
+    }
+
+    pub(super) fn is_counted(&self) -> bool {
+        self.permit.is_some()
+    }
+
+    /// Ends this value but not the request, because the request has another permit.
+    pub(super) fn hand_over(self, to: &Permit<'_>) {
+        self.permit.into_iter().for_each(|expired| to.replace(*expired));
+    }
+}
+
+impl fmt::Debug for InFlight<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight").field("is_counted", &self.is_counted()).finish_non_exhaustive()
     }
 }
 

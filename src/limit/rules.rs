@@ -1,6 +1,10 @@
 //! The constructors of [`LocalLimiter`], one for each rule.
 
-use super::{core::Rule, local_limiter::LocalLimiter, shell::setup::Setup, source::PermitSource};
+use super::{
+    core::{PermitSource, Rule},
+    local_limiter::LocalLimiter,
+    shell::Setup,
+};
 #[cfg(doc)]
 use crate::limit::{Keyed, Snapshot};
 use crate::policy::Quota;

@@ -1,7 +1,10 @@
 use std::{
     fmt,
+    io::IoSlice,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use bytes::Buf;
 
 use super::shell::Shared;
 use crate::policy::{Amounts, Taken};
@@ -137,3 +140,43 @@ impl From<Amounts> for Metered {
         Self::SoFar(amounts)
     }
 }
+
+/// Reads the actual amounts of a request from the data of its response body. It receives each part of the data once.
+pub(super) type Meter = Box<dyn FnMut(&[u8]) -> Option<Metered> + Send + Sync>;
+
+/// Reads the actual amounts of a request from its response body.
+pub(super) struct Metering {
+    meter: Meter,
+    settlement: Settlement,
+    estimate: Amounts,
+    /// The last amounts of the meter.
+    actual: Option<Amounts>,
+}
+
+impl Metering {
+    pub(super) fn new(meter: Meter, settlement: Settlement) -> Self {
+        Self { meter, estimate: settlement.charged(), settlement, actual: None }
+    }
+
+    /// Passes data to the meter. Until the amounts are final, at least the estimate counts.
+    pub(super) fn read(&mut self, data: &impl Buf) {
+        let mut parts = [IoSlice::new(&[]); MOST_PARTS];
+        let number = data.chunks_vectored(&mut parts);
+        for part in parts.iter().take(number) {
+            let (actual, charged) = match (self.meter)(part) {
+                Some(Metered::SoFar(actual)) => (actual, actual.zip(&self.estimate, u32::max)),
+                Some(Metered::Final(actual)) => (actual, actual),
+                None => continue,
+            };
+            self.actual = Some(actual);
+            self.settlement.settle(charged);
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        self.actual.into_iter().for_each(|actual| self.settlement.settle(actual));
+    }
+}
+
+/// The maximum number of parts of one frame that a meter reads. A frame of `Bytes` has one.
+const MOST_PARTS: usize = 64;

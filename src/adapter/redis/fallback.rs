@@ -5,10 +5,7 @@ use std::num::NonZeroU32;
 use super::settings::require;
 use crate::{
     config::InvalidConfig,
-    limit::core::{
-        Units,
-        quotas::{Quotas, Rule},
-    },
+    limit::core::{Quotas, Rule, Units},
     policy::{Amounts, Quota, Totals, Unit},
 };
 

@@ -3,12 +3,9 @@
 use std::num::NonZeroU32;
 
 use super::{
-    BegunPause, Core, Grant,
-    block::{Block, Blocks},
-    has_quota,
-    lateness::LONGEST_UNCOLLECTED,
+    BegunPause, Core, CoreSettings, Grant,
     server::Reporter,
-    slots::Waiter,
+    supply::{Blocks, has_quota},
     units::Units,
 };
 use crate::{
@@ -18,6 +15,9 @@ use crate::{
         adaptive::{Acceptance, Learner, Observation},
     },
 };
+
+/// A quota can have caused a rejection if less than a twentieth of it remains.
+const USED_UP_PART: u64 = 20;
 
 /// The rate-limit headers of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,21 @@ impl Feedback {
         let is_empty = |quota: &Remaining| quota.left() == 0 && !quota.reset_after().is_zero();
         self.pause.is_some() || self.remaining.iter().any(is_empty)
     }
+
+    /// Returns the units because of which the server rejected the request: quotas of them are used up, and no quota
+    /// that counts requests is.
+    pub(super) fn rejecting_units(&self, taken: &Taken) -> impl Iterator<Item = Unit> {
+        let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
+        let is_rejected = self.acceptance == Acceptance::Throttled
+            && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0);
+        // Less remains than the request takes. It may take more than its estimate, or may be settled to nothing.
+        let is_short = move |quota: &&Remaining| {
+            let own = taken.charged.get(quota.unit()).max(taken.granted.get(quota.unit()));
+            quota.left() < u64::from(own).max(1)
+                || quota.limit().is_some_and(|limit| quota.left() < limit / USED_UP_PART)
+        };
+        self.others.iter().filter(move |quota| is_rejected && is_short(quota)).map(Remaining::unit)
+    }
 }
 
 /// How a request ended.
@@ -57,31 +72,6 @@ pub enum End<'a> {
 }
 
 impl Core {
-    /// Releases the permits of requests whose ends nobody else needs to know.
-    pub fn released(&mut self, permits: u64) {
-        self.released = self.released.wrapping_add(permits);
-    }
-
-    /// Returns whether the remaining permits of accepted responses apply.
-    pub fn reads_remaining(&self) -> bool {
-        let reads = match self.supply.learner() {
-            Some(_) => self.learners().any(Learner::reads_headers),
-            None => !self.server.has_quota,
-        };
-        reads || self.obeys_remaining
-    }
-
-    /// Returns whether every response applies, because the limiter waits for an accepted one, or because it learns, and
-    /// a limit applies or its rate has changed.
-    pub fn reads_all(&mut self, now: u64) -> bool {
-        if self.server.pause.awaits_acceptance() {
-            return true;
-        }
-        let Some(learner) = self.supply.learner() else { return false };
-        let is_probing = self.learners().any(Learner::is_probing);
-        is_probing || learner.has_changed() || self.server.any() && self.server.tidy(now)
-    }
-
     /// Records the end of a request. Returns the learned rate if it has changed.
     pub fn finished(&mut self, grant: Grant, end: End<'_>, taken: &Taken, now: u64) -> Option<Learned<u64>> {
         match end {
@@ -224,65 +214,6 @@ impl Core {
         self.advance(now);
     }
 
-    /// Opens a block of permits that callers may take without the lock. Returns `None` if a request waits, if a server
-    /// limit applies, or if a block would be too small.
-    pub fn open_block(&mut self, now: u64) -> Option<Block> {
-        if self.in_flight.is_some()
-            || self.units.is_some()
-            || !self.queue.is_empty()
-            || self.server.any() && self.server.tidy(now)
-        {
-            return None;
-        }
-        self.blocks.open(|| self.supply.singles(now), now)
-    }
-
-    /// Closes the block, of which `left` permits are left, and books the others. `at` is read after no caller can take
-    /// more permits.
-    pub fn close_block(&mut self, left: u32, at: u64) {
-        if let Some((used, at)) = self.blocks.close(left, at) {
-            let progress = self.progress();
-            self.supply.book(used, at, progress, at);
-            self.lateness.taken_at = at.max(self.lateness.taken_at);
-            self.granted = self.granted.wrapping_add(used.into());
-        }
-    }
-
-    /// Returns whether permits that were granted at `at` can no longer be used, because they were held too long,
-    /// because the limiter is paused, or because the server reported no remaining permits.
-    pub fn is_expired(&self, at: u64, now: u64) -> bool {
-        now.saturating_sub(at) > self.lateness.slack
-            || self.server.is_shut(at, now)
-            || self.learners().any(|learner| learner.is_void(at))
-    }
-
-    /// Returns after which time granted permits expire if they are not collected.
-    pub(super) fn longest_uncollected(&self) -> u64 {
-        self.lateness.slack.min(LONGEST_UNCOLLECTED)
-    }
-
-    /// Returns the earliest time at which the amounts of a permit may have been taken that was collected at this time.
-    pub(crate) fn earliest_taken(&self, collected_at: u64) -> u64 {
-        let earliest = collected_at.saturating_sub(self.longest_uncollected());
-        earliest.max(self.supply.learns_since().min(collected_at))
-    }
-
-    /// Expires the permits that were not collected in time.
-    pub fn expire_uncollected(&mut self, now: u64) {
-        while let Some((slot, waiter, at)) = self.queue.uncollected() {
-            if now.saturating_sub(at) <= self.longest_uncollected() {
-                break;
-            }
-            self.expire(slot, &waiter, at, now);
-        }
-    }
-
-    /// Takes the permits from a waiter that has not collected them in time, and sets it aside.
-    pub(super) fn expire(&mut self, slot: u32, waiter: &Waiter, at: u64, now: u64) {
-        self.queue.expire(slot);
-        self.waste_queued(waiter, at, now);
-    }
-
     /// Ends permits that were granted at `at` and whose request was not sent.
     pub(super) fn waste(&mut self, cost: NonZeroU32, at: u64, taken: &Taken, now: u64) {
         if self.server.pause.is_probe(at) {
@@ -310,5 +241,21 @@ impl Core {
         if !is_accepted {
             self.not_accepted = self.not_accepted.wrapping_add(cost.get().into());
         }
+    }
+
+    /// Replaces the quotas, the pauses and the limit of requests in flight. Ignores the other settings. Without a
+    /// quota, the limiter begins to learn the rate. Once it learns, it always does, so that it keeps the learned rate.
+    #[cfg(feature = "client")]
+    pub fn reconfigure(&mut self, quotas: &[Quota], settings: &CoreSettings, now: u64) {
+        if self.server.pause.settings != settings.pauses {
+            self.server.pause.settings = settings.pauses;
+        }
+        if let (Some(in_flight), Some(max)) = (&mut self.in_flight, settings.max_in_flight) {
+            (in_flight.max, in_flight.hold) = (max, settings.hold_after_cancel);
+        }
+        if !has_quota(quotas) {
+            self.supply.learn(now);
+        }
+        self.set_quotas(quotas, now);
     }
 }

@@ -1,6 +1,8 @@
-//! The number of requests in flight.
+//! The requests in flight of a limiter that limits their number.
 
 use std::{collections::VecDeque, num::NonZeroU32};
+
+use super::Core;
 
 /// The requests in flight of a limiter that limits their number.
 #[derive(Debug)]
@@ -64,5 +66,32 @@ impl InFlight {
 
     fn over(&self, now: u64) -> usize {
         self.held.iter().take_while(|until| **until <= now).count()
+    }
+}
+
+impl Core {
+    /// Ends a request in flight. A cancelled one still counts for a while.
+    pub fn end_in_flight(&mut self, is_cancelled: bool, now: u64) {
+        self.leave_flight(is_cancelled, now);
+        self.advance(now);
+    }
+
+    /// As [`end_in_flight`](Self::end_in_flight), without serving a waiter.
+    pub(super) fn leave_flight(&mut self, is_cancelled: bool, now: u64) {
+        if self.in_flight.as_mut().is_some_and(|in_flight| in_flight.leave(is_cancelled, now)) {
+            // The next grant is not backdated to a time at which the request was in flight.
+            self.lateness.hold(now);
+        }
+    }
+
+    /// Returns the number of waiters that are already in flight.
+    #[allow(dead_code, reason = "only a store of permits, such as Redis, reads it")]
+    pub fn renewing(&self) -> usize {
+        self.queue.in_flight
+    }
+
+    /// Returns the number of requests in flight, if it is limited.
+    pub fn requests_in_flight(&self, now: u64) -> Option<u32> {
+        self.in_flight.as_ref().map(|in_flight| in_flight.requests(now))
     }
 }

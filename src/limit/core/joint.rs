@@ -49,11 +49,6 @@ impl Core {
         self.due_of_new(ask, now) <= now && self.is_open(ask.cost, ask.amounts, now)
     }
 
-    /// Returns whether the permits come from a store, which may refuse them although it has them.
-    pub fn is_stored(&self) -> bool {
-        self.supply.source().is_some()
-    }
-
     /// Takes the permits of a queued request whose [`turn`](Self::turn) it is. Returns `Err(None)` if the store does
     /// not grant them. The limiter calls the store again after 100 ms, or when the store reports a change. Any other
     /// result ends the ticket.

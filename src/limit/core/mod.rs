@@ -12,61 +12,59 @@
 //! A grant to a waiter that does not collect it expires, and the next permits go to the waiter behind it. The absent
 //! waiter keeps its position, and returns to it when its status is read.
 
-mod block;
-mod bounds;
+mod amounts;
 mod feedback;
-mod gcra;
-mod grant_log;
+mod forecast;
 mod grants;
-pub(crate) mod in_flight;
-mod in_flight_limit;
+mod in_flight;
 mod joint;
-mod lateness;
-mod latest;
-mod lazy;
+mod learned;
 mod queue;
-mod queued_amounts;
-pub mod quotas;
-mod request;
+mod rules;
 mod server;
-mod slots;
+mod settings;
 mod state;
+mod store;
 mod supply;
 #[cfg(test)]
 mod tests;
-mod unit_limits;
-mod unit_quota;
-pub(crate) mod units;
+mod units;
 mod waiters;
 
-use std::num::NonZeroU32;
+use std::{
+    num::NonZeroU32,
+    ops::{Deref, DerefMut},
+};
 
-pub use self::{
-    block::Block,
-    feedback::{End, Feedback},
-    latest::Latest,
-    quotas::Rule,
-    request::{Ask, CoreSettings, Grant, Status, Submitted},
-    server::pause::{BegunPause, PauseSettings},
-    slots::{Stage, Ticket},
-    units::UnitState,
-};
 use self::{
-    block::Blocks,
+    amounts::QueuedAmounts,
+    forecast::Lateness,
     in_flight::InFlight,
-    lateness::Lateness,
-    lazy::Lazy,
     queue::{EMPTY, Queue},
-    queued_amounts::QueuedAmounts,
-    server::limits::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
-    slots::Waiter,
-    supply::Supply,
+    server::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
+    supply::{Blocks, Supply},
+    waiters::Waiter,
 };
-pub(crate) use self::{quotas::has_quota, units::Units};
+pub use self::{
+    feedback::{End, Feedback},
+    rules::Rule,
+    server::BegunPause,
+    settings::{CoreSettings, PauseSettings},
+    store::{Demand, PermitSource},
+    supply::{Block, Quotas},
+    units::UnitState,
+    waiters::{Ask, Grant, Latest, Stage, Status, Submitted, Ticket},
+};
+pub(crate) use self::{
+    supply::has_quota,
+    units::{Reported, Units},
+};
 use crate::{
     error::{Reason, Refusal},
-    limit::source::PermitSource,
-    policy::{Quota, Totals},
+    policy::{
+        Quota, Totals,
+        adaptive::{Learner, Progress},
+    },
 };
 
 /// How long a late waiter that was woken may hold up the waiters behind it: 50 ms in nanoseconds.
@@ -95,6 +93,37 @@ pub struct Core {
     refused: u64,
 }
 
+/// A part of the core that takes no memory until it is first changed, because most keys of a
+/// [`Keyed`](crate::limit::Keyed) never need it.
+#[derive(Debug, Clone)]
+struct Lazy<T: 'static> {
+    value: Option<Box<T>>,
+    /// The value until the first change, which copies it.
+    initial: &'static T,
+}
+
+impl<T> Lazy<T> {
+    const fn new(initial: &'static T) -> Self {
+        Self { value: None, initial }
+    }
+}
+
+impl<T> Deref for Lazy<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.value.as_deref().unwrap_or(self.initial)
+    }
+}
+
+impl<T: Clone> DerefMut for Lazy<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.get_or_insert_with(|| Box::new(self.initial.clone()))
+    }
+}
+
 impl Core {
     /// Creates a limiter with all permits available.
     pub fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
@@ -104,22 +133,6 @@ impl Core {
         if let Some(permits) = settings.initial_burst {
             core.supply.quotas.leave(permits, 0);
         }
-        core
-    }
-
-    /// Creates a limiter that takes its permits from a store. The margins of `quotas` determine how long a permit stays
-    /// valid.
-    pub(crate) fn from_source(
-        source: Box<dyn PermitSource>,
-        quotas: &[Quota],
-        settings: CoreSettings,
-    ) -> Self {
-        let mut core = Self::of(Supply::from_source(source), quotas, true);
-        core.units = Units::stored(quotas);
-        core.queue.shares.save_none();
-        core.configure(settings);
-        // The store's permits expire, so a grant must not be backdated.
-        core.lateness.never_catch_up();
         core
     }
 
@@ -133,27 +146,6 @@ impl Core {
         }
         let in_flight = |max| Box::new(InFlight::new(max, settings.hold_after_cancel));
         self.in_flight = settings.max_in_flight.map(in_flight);
-    }
-
-    /// Replaces the quotas, the pauses and the limit of requests in flight. Ignores the other settings. Without a
-    /// quota, the limiter begins to learn the rate. Once it learns, it always does, so that it keeps the learned rate.
-    #[cfg(feature = "client")]
-    pub fn reconfigure(&mut self, quotas: &[Quota], settings: &CoreSettings, now: u64) {
-        if self.server.pause.settings != settings.pauses {
-            self.server.pause.settings = settings.pauses;
-        }
-        if let (Some(in_flight), Some(max)) = (&mut self.in_flight, settings.max_in_flight) {
-            (in_flight.max, in_flight.hold) = (max, settings.hold_after_cancel);
-        }
-        if !has_quota(quotas) {
-            self.supply.learn(now);
-        }
-        self.set_quotas(quotas, now);
-    }
-
-    /// Takes the store, which leaves a limiter that must not be used.
-    pub(crate) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
-        self.supply.take_source()
     }
 
     fn of(supply: Supply, quotas: &[Quota], obeys_remaining: bool) -> Self {
@@ -285,8 +277,74 @@ impl Core {
         let due = self.forecast(now, total);
         let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| {
             let needed = own.saturating_add(wanted.iter().take(rank).sum());
-            queued_amounts::ahead(total, needed, queued.of_rank(rank), queued.higher(rank))
+            amounts::ahead(total, needed, queued.of_rank(rank), queued.higher(rank))
         });
         self.due_behind(due, &ahead, ask.amounts, now)
+    }
+
+    /// Returns whether a request waits, or is to be woken.
+    #[inline]
+    pub fn has_waiters(&self) -> bool {
+        !self.queue.is_settled()
+    }
+
+    /// Returns whether no slot of the queue is in use.
+    pub fn is_unused(&self) -> bool {
+        self.queue.slots.is_unused()
+    }
+
+    /// Returns whether the next wake-up may be earlier because of this new waiter.
+    pub fn may_hurry(&self, ticket: Ticket) -> bool {
+        let is_behind = self.queue.bounded == 0 && self.queue.renewed == 0 && !self.queue.is_first(ticket);
+        !is_behind || self.queue.only_rank().is_none()
+    }
+
+    /// Returns whether the limiter learns the rate.
+    pub fn learns(&self) -> bool {
+        self.supply.learner().is_some()
+    }
+
+    /// Returns whether the remaining permits of accepted responses apply.
+    pub fn reads_remaining(&self) -> bool {
+        let reads = match self.supply.learner() {
+            Some(_) => self.learners().any(Learner::reads_headers),
+            None => !self.server.has_quota,
+        };
+        reads || self.obeys_remaining
+    }
+
+    /// Returns whether every response applies, because the limiter waits for an accepted one, or because it learns, and
+    /// a limit applies or its rate has changed.
+    pub fn reads_all(&mut self, now: u64) -> bool {
+        if self.server.pause.awaits_acceptance() {
+            return true;
+        }
+        let Some(learner) = self.supply.learner() else { return false };
+        let is_probing = self.learners().any(Learner::is_probing);
+        is_probing || learner.has_changed() || self.server.any() && self.server.tidy(now)
+    }
+
+    /// Releases the permits of requests whose ends nobody else needs to know.
+    pub fn released(&mut self, permits: u64) {
+        self.released = self.released.wrapping_add(permits);
+    }
+
+    fn permits_in_flight(&self) -> u64 {
+        self.granted.wrapping_sub(self.released)
+    }
+
+    /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
+    /// that it reports.
+    pub fn uncounted(&self, now: u64) -> u64 {
+        self.permits_in_flight().saturating_add(self.server.unconfirmed.permits(now))
+    }
+
+    /// Returns the counts of permits that a learner needs.
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            accepted: self.released.wrapping_sub(self.not_accepted),
+            in_flight: self.permits_in_flight(),
+            each: 1,
+        }
     }
 }

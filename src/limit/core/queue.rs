@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use super::{
-    queued_amounts::QueuedAmounts,
-    slots::{GRANTED, Slots, Stage, Ticket, Waiter},
+    Stage, Ticket,
+    amounts::QueuedAmounts,
+    waiters::{GRANTED, Slots, Waiter},
 };
 use crate::{
     error::Refusal,

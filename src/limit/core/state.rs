@@ -2,27 +2,15 @@
 
 use std::time::Duration;
 
-use super::{Core, Ticket};
+use super::Core;
+#[cfg(any(test, feature = "test-util"))]
+use super::{Stage, Ticket};
 use crate::{
     limit::snapshot::{Learned, Snapshot},
-    policy::{
-        Priority,
-        adaptive::{Learner, Progress},
-    },
+    policy::{Priority, adaptive::Learner},
 };
 
 impl Core {
-    /// Returns whether a request waits, or is to be woken.
-    #[inline]
-    pub fn has_waiters(&self) -> bool {
-        !self.queue.is_settled()
-    }
-
-    /// Returns whether no slot of the queue is in use.
-    pub fn is_unused(&self) -> bool {
-        self.queue.slots.is_unused()
-    }
-
     /// Returns whether a refusal of a request for one permit applies to all others until its wait is over: no request
     /// waits, and no store, no learner and no probe may change its mind.
     pub fn refuses_all(&self) -> bool {
@@ -32,12 +20,6 @@ impl Core {
             && !self.server.pause.is_long()
             && self.in_flight.is_none()
             && self.units.is_none()
-    }
-
-    /// Returns whether the next wake-up may be earlier because of this new waiter.
-    pub fn may_hurry(&self, ticket: Ticket) -> bool {
-        let is_behind = self.queue.bounded == 0 && self.queue.renewed == 0 && !self.queue.is_first(ticket);
-        !is_behind || self.queue.only_rank().is_none()
     }
 
     /// Returns whether the limiter is in the state of a new limiter.
@@ -80,38 +62,14 @@ impl Core {
         }
     }
 
-    /// Returns whether the limiter learns the rate.
-    pub fn learns(&self) -> bool {
-        self.supply.learner().is_some()
-    }
-
     pub(super) fn learned(&self) -> Option<Learned<u64>> {
         learned_by(self.supply.learner()?)
-    }
-
-    fn permits_in_flight(&self) -> u64 {
-        self.granted.wrapping_sub(self.released)
-    }
-
-    /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
-    /// that it reports.
-    pub fn uncounted(&self, now: u64) -> u64 {
-        self.permits_in_flight().saturating_add(self.server.unconfirmed.permits(now))
     }
 
     /// Returns the policies whose empty quotas do not apply, because the server does not enforce them.
     #[allow(dead_code, reason = "only a store of permits, such as Redis, reads them")]
     pub(crate) fn disproved(&self) -> Vec<u64> {
         self.server.disproved.clone()
-    }
-
-    /// Returns the counts of permits that a learner needs.
-    pub(super) fn progress(&self) -> Progress {
-        Progress {
-            accepted: self.released.wrapping_sub(self.not_accepted),
-            in_flight: self.permits_in_flight(),
-            each: 1,
-        }
     }
 }
 
@@ -123,4 +81,18 @@ fn learned_by(learner: &Learner) -> Option<Learned<u64>> {
         source: learner.source,
         throttled_at: learner.throttled_at,
     })
+}
+
+/// The state that the simulation of the test kit reads.
+#[cfg(any(test, feature = "test-util"))]
+impl Core {
+    /// Returns the stage of a ticket that has not ended.
+    pub fn stage(&self, ticket: Ticket) -> Option<&Stage> {
+        self.queue.find(ticket).map(|(_, stage, _)| stage)
+    }
+
+    /// Returns the number of slots of the queue that are in use, and of all.
+    pub fn slots(&self) -> (usize, usize) {
+        (self.queue.slots.used as usize, self.queue.slots.len())
+    }
 }

@@ -4,9 +4,10 @@
 use std::cell::Cell;
 
 use super::{
-    quotas::{QuotaState, Quotas, Rule},
-    supply::KEPT,
-    unit_quota::differences,
+    amounts::differences,
+    learned::KEPT,
+    rules::{QuotaState, Rule},
+    supply::Quotas,
 };
 use crate::policy::{Amounts, Quota, Remaining, Taken, Totals, Unit, adaptive::LearnedUnit, nanos};
 
@@ -255,5 +256,11 @@ impl Units {
                 pace.arrival = pace.arrival.max(arrival);
             }
         }
+    }
+
+    /// Returns the amount per second of the slowest quota of a unit.
+    pub(super) fn ceiling(&self, unit: Unit) -> f64 {
+        let own = self.quotas.states.iter().filter(|it| it.quota.unit() == unit);
+        own.map(|it| it.quota.sustained()).fold(f64::INFINITY, f64::min)
     }
 }

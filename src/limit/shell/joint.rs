@@ -5,12 +5,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Shared, waiting::Wakes};
+use super::{Shared, driver::Wakes};
 use crate::{
     error::Refusal,
     limit::{
         core::{Core, End, Grant, Ticket},
-        permit_request::PermitRequest,
+        limiter::PermitRequest,
     },
     policy::{self, Amounts},
 };

@@ -14,11 +14,7 @@ use loom::{
     thread,
 };
 
-use super::{
-    Shared,
-    block_word::{BlockWord, Take},
-    setup::Setup,
-};
+use super::{BlockWord, Setup, Shared, Take};
 use crate::{
     limit::core::{Block, Rule},
     policy::Quota,

@@ -2,39 +2,41 @@
 //! [core](super::core), and wakes the callers whose requests the core has decided.
 
 pub(super) mod acquire;
-mod attempt;
-mod block_word;
-pub(super) mod clock;
-mod driver;
+pub(super) mod driver;
 pub(super) mod joint;
 #[cfg(all(test, outbound_loom))]
 mod loom_tests;
 mod outcome;
-mod refusals;
-pub(super) mod setup;
-mod sync;
-mod waiting;
 
+// With loom, the models run every interleaving of the threads:
+// `RUSTFLAGS="--cfg outbound_loom" cargo test --release --lib limit::shell::loom_tests`.
+#[cfg(not(outbound_loom))]
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU8, AtomicU64, Ordering},
+};
 use std::{
     num::NonZeroU32,
     sync::{Arc, PoisonError},
 };
 
+#[cfg(outbound_loom)]
+use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU8, AtomicU64, Ordering},
+};
+
 use self::{
-    block_word::BlockWord,
-    refusals::Refusals,
-    setup::Setup,
-    sync::{AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering},
-    waiting::{Waiting, Wakes},
+    driver::{Clock, Waiting, Wakes},
+    outcome::Refusals,
 };
 use super::{
-    core::{Core, has_quota},
+    core::{Block, Core, CoreSettings, PermitSource, Rule, has_quota},
     snapshot::Snapshot,
-    source::PermitSource,
 };
 use crate::{
     error::{Reason, Refusal},
-    policy::nanos,
+    policy::{Quota, nanos},
 };
 
 /// The state that all clones of a limiter share.
@@ -55,6 +57,40 @@ pub(crate) struct Shared {
     pub(super) setup: Arc<Setup>,
     /// Which responses the limiter applies: see [`flags`].
     flags: AtomicU8,
+}
+
+/// The parts of a limiter that never change. The keys of a `Keyed` with the same quotas share one setup.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) clock: Clock,
+    pub(crate) quotas: Box<[Quota]>,
+    pub(crate) settings: CoreSettings,
+}
+
+impl Setup {
+    pub(crate) fn new(quotas: Box<[Quota]>, rule: Rule) -> Self {
+        Self { clock: Clock::tokio(), quotas, settings: CoreSettings::new(rule) }
+    }
+
+    /// Creates the core when a request first needs the lock, so that an unused key takes little memory.
+    fn core(&self) -> Core {
+        Core::new(&self.quotas, self.settings)
+    }
+
+    /// Returns whether the limiter counts the requests in flight.
+    #[inline]
+    fn counts(&self) -> bool {
+        self.settings.max_in_flight.is_some()
+    }
+
+    /// Returns whether a limiter with this setup can use the other one. A limiter that starts with fewer permits
+    /// refills them from its own start.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.quotas == other.quotas
+            && self.settings == other.settings
+            && self.settings.initial_burst.is_none()
+            && self.clock.has_same_source(&other.clock)
+    }
 }
 
 /// Which responses a limiter applies.
@@ -95,7 +131,7 @@ type Guard<'a> = MutexGuard<'a, Option<Box<State>>>;
 
 impl Shared {
     pub(super) fn new(setup: Arc<Setup>) -> Self {
-        let learns = setup.learns();
+        let learns = setup.settings.rule == Rule::Learned;
         let reads_remaining = !learns && (setup.settings.obeys_remaining || !has_quota(&setup.quotas));
         let flags = flags::of(reads_remaining, learns, setup.counts(), learns);
         Self {
@@ -214,6 +250,23 @@ impl Shared {
             self.flags.store(new, Ordering::Release);
         }
     }
+
+    /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end, waits
+    /// for an accepted response, or counts the requests in flight.
+    #[inline]
+    pub(crate) fn release_ordinary(&self, cost: NonZeroU32) -> bool {
+        const SPECIAL: u8 = flags::LEARNS | flags::READS_ALL | flags::COUNTS;
+        let is_ordinary = self.flags.load(Ordering::Relaxed) & SPECIAL == 0;
+        if is_ordinary {
+            self.release(cost);
+        }
+        is_ordinary
+    }
+
+    #[inline]
+    fn release(&self, cost: NonZeroU32) {
+        self.released.fetch_add(cost.get().into(), Ordering::AcqRel);
+    }
 }
 
 /// Unlocks, and wakes the callers whose requests were decided.
@@ -252,5 +305,111 @@ impl State {
             let wake = self.core.next_wake(self.now).unwrap_or_else(|| self.now.saturating_add(LINGER));
             wakes.extend(waiting.timers.iter_mut().filter_map(|timer| timer.hurry(wake)));
         }
+    }
+}
+
+/// The word from which callers take the permits of a block without the limiter's lock.
+///
+/// Only the holder of the lock opens and closes. The holder that closes gets the number of permits that are left, and
+/// books the others at the present or at the end of the block, whichever is earlier. The clock is read after the word
+/// is closed, so no permit is booked earlier than it was taken.
+///
+/// The word is closed, or one of:
+///
+/// - a block: 15 bits of permits, then 48 bits of its end in units of 1.024 µs, which last nine years;
+/// - the highest bit, and the time before which no permit is available, in nanoseconds.
+#[derive(Debug)]
+struct BlockWord(AtomicU64);
+
+const CLOSED: u64 = 0;
+const EMPTY: u64 = 1 << 63;
+const PERMIT: u64 = 1 << 48;
+const UNIT: u32 = 10;
+
+/// The result of an attempt to take permits without the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Take {
+    Taken,
+    /// No permit is available before this time, and no request waits.
+    NotBefore(u64),
+    NeedsLock,
+}
+
+impl BlockWord {
+    fn new() -> Self {
+        Self(AtomicU64::new(CLOSED))
+    }
+
+    /// Takes permits. The caller has read `now` before this call.
+    #[inline]
+    fn take(&self, cost: u32, now: u64) -> Take {
+        let mut word = self.0.load(Ordering::Acquire);
+        loop {
+            if word & EMPTY != 0 {
+                let due = word & !EMPTY;
+                // More permits become available later than one.
+                return if cost == 1 && now < due { Take::NotBefore(due) } else { Take::NeedsLock };
+            }
+            if word >> 48 < u64::from(cost) || now >= (word & (PERMIT - 1)) << UNIT {
+                return Take::NeedsLock;
+            }
+            // Another block may replace the one that was read, even with an equal word. Its permits are as good.
+            let rest = word - u64::from(cost) * PERMIT;
+            match self.0.compare_exchange_weak(word, rest, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Take::Taken,
+                Err(changed) => word = changed,
+            }
+        }
+    }
+
+    /// Opens a block. Called only under the lock, while the word is closed.
+    fn open(&self, block: &Block) {
+        let end = (block.end >> UNIT).min(PERMIT - 1);
+        self.0.swap((u64::from(block.permits) * PERMIT) | end, Ordering::AcqRel);
+    }
+
+    /// Refuses all requests for one permit until `due`. Called only under the lock, while the word is closed.
+    fn refuse_until(&self, due: u64) {
+        self.0.swap(EMPTY | due.min(EMPTY - 1), Ordering::AcqRel);
+    }
+
+    /// Closes the word. Returns the number of permits that are left. Returns `None` if the word was closed. Called only
+    /// under the lock.
+    fn close(&self) -> Option<u32> {
+        if self.0.load(Ordering::Relaxed) == CLOSED {
+            return None;
+        }
+        let word = self.0.swap(CLOSED, Ordering::AcqRel);
+        Some(if word & EMPTY != 0 { 0 } else { (word >> 48) as u32 })
+    }
+}
+
+#[cfg(all(test, not(outbound_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_grants_its_permits_until_its_end() {
+        let word = BlockWord::new();
+        assert_eq!((word.take(1, 0), word.close()), (Take::NeedsLock, None));
+        word.open(&Block { permits: 5, end: 10_240 });
+        assert_eq!(word.take(1, 10_239), Take::Taken);
+        assert_eq!(word.take(1, 10_240), Take::NeedsLock);
+        assert_eq!(
+            (word.take(5, 0), word.take(4, 0), word.take(1, 0)),
+            (Take::NeedsLock, Take::Taken, Take::NeedsLock)
+        );
+        assert_eq!((word.close(), word.close()), (Some(0), None));
+    }
+
+    #[test]
+    fn refusal_states_the_exact_time_and_applies_to_one_permit() {
+        let word = BlockWord::new();
+        word.refuse_until(1_234_567);
+        assert_eq!(word.take(1, 1_234_566), Take::NotBefore(1_234_567));
+        assert_eq!((word.take(1, 1_234_567), word.take(2, 0)), (Take::NeedsLock, Take::NeedsLock));
+        assert_eq!(word.close(), Some(0));
+        word.refuse_until(u64::MAX);
+        assert_eq!(word.take(1, 0), Take::NotBefore(EMPTY - 1));
     }
 }

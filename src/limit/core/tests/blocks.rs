@@ -1,6 +1,6 @@
 //! Tests of blocks: when one opens, and how its permits are booked.
 
-use super::{quotas::Quotas, *};
+use super::*;
 use crate::random::Random;
 
 /// A quota whose blocks last about 4.2 ms.

@@ -1,6 +1,6 @@
 //! Tests of the server limits.
 
-use super::{super::gate::SHIFT, *};
+use super::{remaining::SHIFT, *};
 
 fn gate(left: u64, until: u64) -> Gate {
     Gate {

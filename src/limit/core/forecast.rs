@@ -1,26 +1,36 @@
-//! Forecasts of grants, and refusals of requests that cannot be granted within their bounds.
+//! Forecasts of grants, the refusals of requests that cannot be granted within their bounds, and late timers: how far a
+//! grant is backdated, and how long the driver gathers several grants.
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::{
-    Ask, Core,
-    lateness::{Due, MAX_GATHERED},
-    queue::Head,
-    queued_amounts,
-    slots::Ticket,
-};
+use super::{Ask, Core, Latest, Ticket, amounts, queue::Head};
 use crate::{
     error::{Delay, Reason, Refusal},
-    limit::source::Demand,
-    policy::Totals,
+    policy::{Amounts, Quota, Totals, nanos},
 };
 
 /// Waiters that others have overtaken are checked again after this time, and those whose bounds pass within it are
 /// refused together: 10 ms in nanoseconds.
-pub(super) const RECHECK: u64 = 10_000_000;
+const RECHECK: u64 = 10_000_000;
 
 /// The wait that a request is expected to have without a forecast: 100 ms in nanoseconds.
 const UNKNOWN: u64 = 100_000_000;
+
+/// The longest time that the first waiter waits beyond its due time, so that several waiters are served together: four
+/// timer ticks, 4 ms in nanoseconds. A tick costs more processor time than a permit.
+const GATHER: u64 = 4_000_000;
+
+/// The maximum number of permits that are gathered. It is limited, because as many waiters' bounds are checked.
+const MAX_GATHERED: u64 = 64;
+
+/// The delay of a late timer: 1 ms in nanoseconds.
+const TICK: u64 = 1_000_000;
+
+/// The additional wait is at most the last waiter's wait divided by this number.
+const PART: u64 = 16;
+
+/// Uncollected permits expire after at most this time, even without a quota: 1 s in nanoseconds.
+pub(super) const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
 
 impl Core {
     /// Returns when the last of `total` permits can be granted. In a long pause, only the probe that may leave now is
@@ -45,8 +55,14 @@ impl Core {
         self.due_behind(due, &Totals::NONE, &head.waiter.amounts, now)
     }
 
+    /// Returns when a request gets its amounts behind those of `ahead`, at `due` or later.
+    pub(super) fn due_behind(&self, due: u64, ahead: &Totals, amounts: &Amounts, now: u64) -> u64 {
+        let start = self.server.opens_at(now);
+        self.units.as_ref().map_or(due, |units| units.due(start, ahead, amounts).max(due))
+    }
+
     /// Returns why the store grants no request of this cost.
-    fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
+    pub(super) fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
         self.supply.source()?.unavailable(cost, now)
     }
 
@@ -87,37 +103,12 @@ impl Core {
         Some([due.max(after(rounds + 1)), alone.max(after(1))])
     }
 
-    /// Returns the permits that the waiters need.
-    pub fn demand(&self, now: u64) -> Demand {
-        let (grace, head) = (self.grace(), self.head());
-        let amounts = head.map(|head| self.stored_amounts(&head.waiter.amounts, &head.waiter.amounts));
-        Demand {
-            permits: self.queue.total(),
-            head: head.map(|head| head.waiter.cost),
-            amounts: amounts.unwrap_or_default(),
-            last: self.queue.iter().map(|waiter| waiter.latest.last(grace)).min(),
-            uncounted: self.uncounted(now),
-        }
-    }
-
     /// Returns the first waiter if its permits are not in the store and the store cannot forecast them. Its caller must
     /// be polled, so that it fetches them.
     pub fn unserved(&self, now: u64) -> Option<Ticket> {
         self.supply.source()?;
         let head = self.head().filter(|head| self.due(head, now) <= now)?;
         self.queue.ticket(head.slot)
-    }
-
-    /// Grants the new permits of the store, after it has refused the waiters that are too late and take none.
-    pub fn source_changed(&mut self, now: u64) {
-        self.supply.set_refused(None);
-        let demand = self.demand(now);
-        let is_late = |last| self.forecast(now, demand.permits) > last || last <= now;
-        let may_refuse = self.unavailable(NonZeroU32::MAX, now).is_some();
-        if may_refuse || demand.last.is_some_and(is_late) {
-            self.refuse_late(now);
-        }
-        self.advance(now);
     }
 
     /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request
@@ -222,7 +213,7 @@ impl Core {
                     Some(refusal)
                 } else if waiter.latest.is_bounded() {
                     let total = self.queue.shares.total(rank, own, &wanted, 0);
-                    let before = queued_amounts::ahead(total, own.saturating_add(higher), of_rank, taken);
+                    let before = amounts::ahead(total, own.saturating_add(higher), of_rank, taken);
                     let due = self.forecast(now, total);
                     let due = self.due_behind(due, &before, &waiter.amounts, now);
                     let reason = waiter.latest.missed_by(due, now, grace);
@@ -252,5 +243,130 @@ impl Core {
             return source.grace().max(is_unknown);
         }
         is_unknown | u64::from(self.learners().any(|learner| learner.probe_ends().is_some()))
+    }
+
+    /// Returns whether the permits come from a store, which may refuse them although it has them.
+    pub fn is_stored(&self) -> bool {
+        self.supply.source().is_some()
+    }
+
+    /// Schedules the refusal of a waiter at its bound, because no forecast refuses it earlier.
+    pub(super) fn watch_bound(&mut self, latest: Latest) {
+        if self.watches_bounds() && latest.is_bounded() {
+            self.recheck_by(latest.last(self.grace()));
+        }
+    }
+
+    /// Returns whether waiters are refused at their bounds even if nothing changes, because a forecast may be unknown or
+    /// too early.
+    fn watches_bounds(&self) -> bool {
+        self.in_flight.is_some()
+            || self.units.is_some()
+            || self.queue.has_joint
+            || self.supply.learner().is_some()
+            || self.queue.costliest > 1
+    }
+
+    /// Checks the bounds of all waiters at this time or earlier.
+    fn recheck_by(&mut self, bound: u64) {
+        self.queue.recheck_at = Some(self.queue.recheck_at.map_or(bound, |known| known.min(bound)));
+    }
+
+    /// Schedules the refusal of the next waiter, after those whose bounds have passed were refused.
+    fn watch_bounds(&mut self, now: u64) {
+        if self.watches_bounds() && self.queue.bounded > 0 {
+            let grace = self.grace();
+            let next = self.queue.iter().map(|waiter| waiter.latest.last(grace)).min();
+            self.recheck_by(next.unwrap_or(u64::MAX).max(now.saturating_add(RECHECK)));
+        }
+    }
+}
+
+/// How far grants are backdated after late timers, and how long granted permits stay valid.
+#[derive(Debug)]
+pub(super) struct Lateness {
+    /// The longest time by which a grant is backdated.
+    catch_up: u64,
+    /// How long a granted permit stays valid.
+    pub(super) slack: u64,
+    /// The time to which the last grant was backdated. The times of grants never decrease.
+    pub(super) taken_at: u64,
+    /// The first waiter could not be served before this time, because of a server limit or of another waiter.
+    held_until: u64,
+}
+
+/// When the permits of the first waiters are due.
+struct Due {
+    /// The permits of the first waiter.
+    first: u64,
+    /// The permits of the first waiter and one more.
+    next: u64,
+    /// The permits of all waiters.
+    last: u64,
+    /// The earliest bound of the first waiters.
+    bound: u64,
+}
+
+/// Returns the longest time by which a grant is backdated: a quarter of the margin. A grant after a late timer is
+/// backdated to the time at which its permits became available, so that the delay does not lower the rate.
+fn catch_up(quotas: &[Quota]) -> u64 {
+    quotas.iter().map(|quota| nanos(quota.margin()) / 4).min().unwrap_or(0)
+}
+
+/// Returns how long a granted permit stays valid: a quarter of the margin. This limit applies to two delays: from the
+/// grant until the waiter's task is polled, and from then until the inner service is ready. The third quarter of the
+/// margin covers the network, and the fourth covers late timers.
+///
+/// Without a margin, a permit stays valid for 1/32 of the window, at most 50 ms. Zero would be too short: a task is
+/// always polled a little late, so every permit of a queued request would expire. Without a quota, only uncollected
+/// permits expire, after 1 s.
+fn slack(quotas: &[Quota]) -> u64 {
+    const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
+    let slack = |quota: &Quota| match nanos(quota.margin()) {
+        0 => LARGEST_WITHOUT_MARGIN.min(nanos(quota.window()) / 16) / 2,
+        margin => margin / 4,
+    };
+    quotas.iter().map(slack).min().unwrap_or(u64::MAX)
+}
+
+impl Lateness {
+    pub(super) fn new(quotas: &[Quota]) -> Self {
+        Self { catch_up: catch_up(quotas), slack: slack(quotas), taken_at: 0, held_until: 0 }
+    }
+
+    pub(super) fn never_catch_up(&mut self) {
+        self.catch_up = 0;
+    }
+
+    /// Returns the earliest time to which a grant to a waiter is backdated.
+    pub(super) fn start(&self, now: u64) -> u64 {
+        now.saturating_sub(self.catch_up).max(self.taken_at).max(self.held_until).min(now)
+    }
+
+    /// Records that the first waiter cannot be served before `until`, so that its grant is not backdated further.
+    pub(super) fn hold(&mut self, until: u64) {
+        self.held_until = until;
+    }
+
+    /// Replaces the quotas. Returns how far the times of earlier grants move forward, because a smaller margin allows
+    /// less backdating.
+    pub(super) fn change(&mut self, quotas: &[Quota]) -> u64 {
+        let delay = self.catch_up.saturating_sub(catch_up(quotas));
+        *self = Self { taken_at: self.taken_at.saturating_add(delay), ..Self::new(quotas) };
+        delay
+    }
+
+    /// Returns when the driver serves the first waiter of a queue: when its permits are due, or later, so that one
+    /// wake-up serves several waiters. No rate is lost, because grants are backdated by four times this delay, or
+    /// because a bucket has `room` until it is full.
+    fn gather(&self, due: &Due, room: u64, now: u64) -> u64 {
+        let step = due.next.saturating_sub(due.first);
+        let longest = GATHER
+            .min(due.last.saturating_sub(now) / PART)
+            .min(step.saturating_mul(MAX_GATHERED))
+            .min(due.bound.saturating_sub(TICK).saturating_sub(due.first));
+        let patience = room.max(self.catch_up / 4).min(longest);
+        // Waits until a permit becomes available, because waking up between two permits gains nothing.
+        due.first.saturating_add(patience.checked_div(step).unwrap_or(0).saturating_mul(step))
     }
 }
