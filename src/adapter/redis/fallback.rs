@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::settings::require;
 use crate::{
     config::InvalidConfig,
-    limit::core::{Quotas, Rule, Units},
+    limit::core::{Rule, Units, supply::Quotas},
     policy::{Amounts, Quota, Totals, Unit},
 };
 

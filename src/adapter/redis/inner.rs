@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::{self, Instant},
-    limit::{Demand, Effect, LocalLimiter, Permit, PermitIssuer, ResponseInfo, core::Reported},
+    limit::{Demand, Effect, LocalLimiter, Permit, PermitIssuer, ResponseInfo, core::units::Reported},
     policy::{Amounts, Quota, Taken, nanos},
     random::Random,
 };

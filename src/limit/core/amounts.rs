@@ -1,5 +1,5 @@
-//! The amounts of requests: what they take of a quota of tokens, points or another unit, what the waiters need, and what
-//! is settled.
+//! The amounts of requests: what they take of a quota of tokens, points or another unit, what the waiters need, and
+//! what is settled.
 
 use super::{Core, rules::QuotaState, waiters::Waiter};
 use crate::policy::{Amounts, Priority, Remaining, Taken, Totals, Unit};

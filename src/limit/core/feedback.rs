@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{
-    BegunPause, Core, CoreSettings, Grant,
+    BegunPause, Core, Grant,
     server::Reporter,
     supply::{Blocks, has_quota},
     units::Units,
@@ -246,7 +246,7 @@ impl Core {
     /// Replaces the quotas, the pauses and the limit of requests in flight. Ignores the other settings. Without a
     /// quota, the limiter begins to learn the rate. Once it learns, it always does, so that it keeps the learned rate.
     #[cfg(feature = "client")]
-    pub fn reconfigure(&mut self, quotas: &[Quota], settings: &CoreSettings, now: u64) {
+    pub fn reconfigure(&mut self, quotas: &[Quota], settings: &super::CoreSettings, now: u64) {
         if self.server.pause.settings != settings.pauses {
             self.server.pause.settings = settings.pauses;
         }

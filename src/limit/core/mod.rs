@@ -25,10 +25,10 @@ mod server;
 mod settings;
 mod state;
 mod store;
-mod supply;
+pub mod supply;
 #[cfg(test)]
 mod tests;
-mod units;
+pub(crate) mod units;
 mod waiters;
 
 use std::{
@@ -51,14 +51,11 @@ pub use self::{
     server::BegunPause,
     settings::{CoreSettings, PauseSettings},
     store::{Demand, PermitSource},
-    supply::{Block, Quotas},
+    supply::Block,
     units::UnitState,
     waiters::{Ask, Grant, Latest, Stage, Status, Submitted, Ticket},
 };
-pub(crate) use self::{
-    supply::has_quota,
-    units::{Reported, Units},
-};
+pub(crate) use self::{supply::has_quota, units::Units};
 use crate::{
     error::{Reason, Refusal},
     policy::{

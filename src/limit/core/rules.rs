@@ -230,10 +230,10 @@ const LONGEST_HISTORY: usize = 4_096;
 /// longer.
 const PARTS: u64 = 1_024;
 
-/// The exact log of one quota: the most recently granted permits, or the amounts of recent grants, oldest first. After each grant, a log of
-/// requests holds at most `limit` permits. The sum of amounts may exceed the limit, because requests may turn out to be
-/// more expensive than estimated. A bucket's log of amounts has no limit, and serves returned amounts and reports. The
-/// counters may wrap around, because only their differences are used.
+/// The exact log of one quota: the most recently granted permits, or the amounts of recent grants, oldest first. After
+/// each grant, a log of requests holds at most `limit` permits. The sum of amounts may exceed the limit, because
+/// requests may turn out to be more expensive than estimated. A bucket's log of amounts has no limit, and serves
+/// returned amounts and reports. The counters may wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
 pub(super) struct GrantLog {
     grants: VecDeque<Entry>,

@@ -108,7 +108,8 @@ impl Clock {
 }
 
 /// A task that sleeps until the next permits are due and grants them. Each runtime on which requests wait runs one,
-/// because a blocked runtime must not delay the requests of another. It does not keep the limiter alive, and ends when nobody waits.
+/// because a blocked runtime must not delay the requests of another. It does not keep the limiter alive, and ends when
+/// nobody waits.
 struct Driver {
     limiter: Weak<Shared>,
     runtime: Id,

@@ -1,6 +1,6 @@
 //! Tests of blocks: when one opens, and how its permits are booked.
 
-use super::*;
+use super::{supply::Quotas, *};
 use crate::random::Random;
 
 /// A quota whose blocks last about 4.2 ms.
