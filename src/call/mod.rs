@@ -19,16 +19,10 @@
 
 mod attempt;
 mod deadline;
-mod log;
-mod member;
+mod head;
 mod progress;
-mod recorded_head;
-mod renewal;
 pub(crate) mod report;
-mod request_head;
-mod server_id;
-mod shared;
-mod timeline;
+mod state;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -41,13 +35,13 @@ use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
 pub(crate) use self::deadline::{DeadlineSetting, RequestTimeout};
-pub(crate) use self::member::{Chosen, Member, Needs, delay_of};
+pub(crate) use self::head::RecordedHead;
+pub use self::head::RequestHead;
 pub(crate) use self::progress::Phase;
-pub(crate) use self::recorded_head::RecordedHead;
 pub(crate) use self::report::Report;
-pub use self::request_head::RequestHead;
-use self::shared::Shared;
-pub(crate) use self::shared::{Identity, Naming};
+use self::state::Shared;
+pub(crate) use self::state::{Chosen, Member, Needs, delay_of};
+pub(crate) use self::state::{Identity, Naming};
 pub use crate::policy::outcome::{Delivery, Outcome};
 pub use crate::policy::retry::{DelayReason, StopReason};
 use crate::{

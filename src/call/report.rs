@@ -1,12 +1,16 @@
 use std::{
-    fmt,
+    fmt::{self, Write},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use http::{Extensions, HeaderValue, Response};
+use http::{Extensions, HeaderValue, Response, StatusCode};
 
-use super::{AttemptReport, DeadlineSetting, StopReason, shared::Shared, timeline::short};
+use super::{
+    AttemptReport, DeadlineSetting, Outcome, StopReason,
+    attempt::Attempt,
+    state::{Shared, State},
+};
 #[cfg(feature = "client")]
 use crate::clock::Instant;
 
@@ -195,5 +199,161 @@ impl fmt::Debug for Report {
             .field("attempts", &self.attempts())
             .field("stop_reason", &self.stop_reason())
             .finish()
+    }
+}
+
+/// The longest list of attempts, in characters.
+const LONGEST: usize = 240;
+/// The longest text for the attempts that are not listed.
+const ELIDED: usize = 40;
+
+impl State {
+    /// Returns the total time between the end of an attempt and the start of the next one, or the deadline.
+    pub(super) fn backoff(&self) -> Duration {
+        let starts = self.attempts.iter().skip(1).map(|next| next.started).chain([self.expired()]);
+        let pairs = self.attempts.iter().zip(starts).filter(|(attempt, _)| attempt.delay.get().is_some());
+        sum(pairs.filter_map(|(attempt, next)| Some(next.get()?.saturating_sub(attempt.ended.get()?))))
+    }
+
+    /// Lists the attempts with their durations, without the time in the limiter's queue: `503@27ms, timeout@3s`. If
+    /// the list is too long, the earlier attempts become a count and the sum of their durations.
+    pub(super) fn attempt_log(&self) -> String {
+        let entries: Vec<_> = self.attempts.iter().map(|attempt| self.entry(attempt)).collect();
+        let lengths = entries.iter().rev().scan(0, |length, (text, _)| {
+            *length += text.len() + 2;
+            Some(*length)
+        });
+        let fitting = |limit: usize| lengths.clone().take_while(|length| *length <= limit).count();
+        let listed = match fitting(LONGEST + 2) {
+            all if all == entries.len() => all,
+            _ => fitting(LONGEST - ELIDED),
+        };
+        let (earlier, listed) = entries.split_at(entries.len() - listed);
+        let took = sum(earlier.iter().map(|(_, took)| *took));
+        let earlier = (!earlier.is_empty()).then(|| format!("{} earlier@{}", earlier.len(), short(took)));
+        let texts = earlier.iter().map(String::as_str).chain(listed.iter().map(|(text, _)| text.as_str()));
+        texts.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the text of an attempt and its duration. An attempt without an end ran until the deadline, or it still
+    /// runs.
+    fn entry(&self, attempt: &Attempt) -> (String, Duration) {
+        let status = attempt.outcome.and_then(Outcome::status);
+        let name = match attempt.failure.or(status.as_ref().map(StatusCode::as_str)) {
+            Some(name) => name,
+            None if self.stop_reason == Some(StopReason::Deadline) => StopReason::Deadline.as_str(),
+            None => "unfinished",
+        };
+        let is_not_sent = matches!(attempt.outcome, Some(Outcome::NotSent | Outcome::Refused));
+        let not_sent = if is_not_sent { "(not_sent)" } else { "" };
+        let mut text = format!("{name}{not_sent}");
+        let Some(ended) = attempt.ended.get().or(self.expired().get()) else { return (text, Duration::ZERO) };
+        let before = [attempt.started, attempt.queued].map(|time| time.get().unwrap_or_default());
+        let took = ended.saturating_sub(sum(before.into_iter()));
+        let _ = write!(text, "@{}", short(took));
+        (text, took)
+    }
+}
+
+fn sum(times: impl Iterator<Item = Duration>) -> Duration {
+    times.fold(Duration::ZERO, Duration::saturating_add)
+}
+
+/// Returns whole milliseconds, or from one second on, seconds with at most two decimal places.
+pub(super) fn short(duration: Duration) -> String {
+    let millis = duration.as_micros().saturating_add(500) / 1_000;
+    if millis < 1_000 {
+        return format!("{millis}ms");
+    }
+    let seconds = format!("{:.2}", millis as f64 / 1_000.0);
+    format!("{}s", seconds.trim_end_matches('0').trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn durations_are_whole_milliseconds_or_hundredths_of_a_second() {
+        for (micros, text) in [
+            (0, "0ms"),
+            (499, "0ms"),
+            (27_400, "27ms"),
+            (999_400, "999ms"),
+            (999_500, "1s"),
+            (2_050_000, "2.05s"),
+            (3_000_400, "3s"),
+            (11_222_500, "11.22s"),
+            (600_000_000, "600s"),
+        ] {
+            assert_eq!(short(Duration::from_micros(micros)), text);
+        }
+        assert!(short(Duration::MAX).ends_with('s'));
+    }
+
+    /// Each attempt takes `took` and fails with `failure`, and each delay takes 50 ms.
+    fn state_of(count: u64, failure: &'static str, took: Duration) -> State {
+        let mut state = State::default();
+        for _ in 0..count {
+            let started =
+                state.attempts.last.as_ref().and_then(|last| last.ended.get()).map(|end| end + millis(50));
+            state.attempts.start(started.unwrap_or_default().into());
+            let last = state.attempts.last.as_mut().unwrap();
+            last.ended = (started.unwrap_or_default() + took).into();
+            last.delay = millis(50).into();
+            (last.outcome, last.failure) = (Some(Outcome::NotSent), Some(failure));
+        }
+        state
+    }
+
+    #[test]
+    fn list_of_attempts_has_at_most_240_characters_and_ends_with_the_latest_attempt() {
+        for (count, failure, took) in [
+            (8, "dns", 12),
+            (9, "connect_refused", 3),
+            (2_000, "connect_timeout", 15_000),
+            (70_000, "tls", 9),
+        ] {
+            let state = state_of(count, failure, millis(took));
+            let log = state.attempt_log();
+            let entry = format!("{failure}(not_sent)@{}", short(millis(took)));
+            assert!(log.len() <= LONGEST && log.ends_with(&entry), "{}: {log}", log.len());
+            let listed = log.matches(&entry).count() as u64;
+            let elided = count - listed;
+            if elided == 0 {
+                assert_eq!(log, vec![entry; 8].join(", "));
+            } else {
+                let sum = short(millis(took * elided));
+                assert!(log.starts_with(&format!("{elided} earlier@{sum}, {entry}")), "{log}");
+                assert!(log.len() + entry.len() > LONGEST - ELIDED, "{log}");
+            }
+            assert_eq!(state.backoff(), millis(50 * (count - 1)));
+        }
+    }
+
+    #[test]
+    fn attempt_without_an_end_shows_its_time_up_to_the_deadline() {
+        let call = super::super::CallContext::of(&mut http::Extensions::new());
+        call.start_attempt(clock::now()).unwrap();
+        assert_eq!(call.report().to_string(), "1 attempt (unfinished)");
+        let mut state = state_of(1, "closed", millis(10));
+        state.attempts.start(millis(60).into());
+        state.stop_reason = Some(StopReason::Deadline);
+        state.rare.get_or_insert_default().expired = millis(1_060).into();
+        assert_eq!(state.attempt_log(), "closed(not_sent)@10ms, deadline@1s");
+        assert_eq!(state.backoff(), millis(50));
+    }
+
+    #[test]
+    fn backoff_ends_at_the_deadline_if_the_next_attempt_does_not_start() {
+        let mut state = state_of(1, "closed", millis(10));
+        assert_eq!(state.backoff(), Duration::ZERO);
+        state.rare.get_or_insert_default().expired = millis(30).into();
+        assert_eq!(state.backoff(), millis(20));
     }
 }

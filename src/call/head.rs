@@ -1,8 +1,32 @@
-//! A copy of a request's head, for a request that is sent later or resent.
-
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
 use super::CallContext;
+
+/// The parts of a request without its body. Closures and traits of this crate receive them as an argument.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct RequestHead<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The URI.
+    pub uri: &'a Uri,
+    /// The header fields. They may contain a credential.
+    pub headers: &'a HeaderMap,
+    /// The extensions that the caller and outer layers have set.
+    pub extensions: &'a Extensions,
+}
+
+impl<'a> RequestHead<'a> {
+    /// Borrows the head of a request.
+    pub fn of<B>(request: &'a Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
+    }
+}
 
 /// The maximum size of encoded header fields, in bytes.
 const MAX_SIZE: usize = 1024;

@@ -1,0 +1,455 @@
+//! The state of a call, which its layers, its report and its log events share.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+use super::{
+    AttemptReport, CallContext, DeadlineSetting, RecordedHead, StopReason,
+    attempt::{Attempts, OptionalDuration},
+    deadline::EarliestDeadline,
+};
+use crate::{
+    clock::{self, Instant},
+    policy::{Amounts, Priority},
+    secret::Secret,
+};
+
+pub(super) struct Shared {
+    pub(super) started: Instant,
+    pub(super) earliest_deadline: EarliestDeadline,
+    /// How the attempt timeout watches the running attempt.
+    pub(super) watch: AtomicU8,
+    /// The transport's progress with the running attempt.
+    pub(super) phase: AtomicU64,
+    /// When an attempt last took a frame of the request's body, or when a response body began to stall, in nanoseconds
+    /// after the start of the call.
+    pub(super) body_progress: AtomicU64,
+    /// Whether the spans of the attempts have the level INFO.
+    pub(super) has_info_spans: AtomicBool,
+    /// Whether the call ended with `StopReason::Success`.
+    pub(super) has_succeeded: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// The names that identify a call in logs, spans, metrics and reports.
+pub(crate) struct Identity {
+    pub(crate) naming: Arc<Naming>,
+    pub(crate) request_id: HeaderValue,
+    /// Whether the call's span is enabled. If it is, log events inside the span need not repeat the name and the id.
+    pub(crate) in_span: bool,
+    /// Whether the event of the call also shows its only attempt.
+    pub(crate) shows_attempt: bool,
+}
+
+/// The part of an [`Identity`] that is the same for all calls of a layer.
+#[derive(Debug, Clone)]
+pub(crate) struct Naming {
+    /// The name of the called service.
+    pub(crate) service: Option<Arc<str>>,
+    /// The response headers that may contain the server's request id.
+    pub(crate) server_headers: Vec<HeaderName>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// The identity of the call. If several layers set an identity, the identity of the innermost layer applies.
+    pub(super) identity: Option<Identity>,
+    pub(super) server_request_id: Option<Arc<str>>,
+    pub(super) keys: SentKeys,
+    pub(super) queued: OptionalDuration,
+    /// When the request began to wait for its permit, after the start of the call. `None` if it does not wait.
+    pub(super) waits_since: OptionalDuration,
+    pub(super) attempts: Attempts,
+    /// Whether the event of the call shows the last attempt, which has no event of its own.
+    pub(super) deferred: bool,
+    /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
+    pub(super) sent_count: u32,
+    /// Whether a layer above the stack has already sent a request that the server may have processed.
+    pub(super) after_processing: bool,
+    /// Whether a retry layer has retried the call with a new key.
+    pub(super) key_replaced: bool,
+    /// Boxed, because few requests wait for a connection.
+    pub(super) renewal: Option<Box<Renewal>>,
+    /// Why the call ended without a success.
+    pub(super) stop_reason: Option<StopReason>,
+    /// Boxed, because most calls never set any of it.
+    pub(super) rare: Option<Box<Rare>>,
+}
+
+/// The part of the state that few calls have.
+#[derive(Default)]
+pub(super) struct Rare {
+    /// The latest generated idempotency key and its header.
+    pub(super) idempotency_key: Option<(HeaderName, HeaderValue)>,
+    /// `None` unless a pool has chosen a member. Boxed, because most calls have no pool.
+    pub(super) member: Option<Box<Member>>,
+    pub(super) retry_after: OptionalDuration,
+    /// When the deadline ended the call, after the start of the call.
+    pub(super) expired: OptionalDuration,
+}
+
+/// How far a renewal has got. The rate limit layer and the transport below it share this state through the call,
+/// because the transport cannot acquire a permit itself.
+pub(super) enum Renewal {
+    /// The rate limit layer has seen that its request waits for a connection.
+    Watched(Waker),
+    /// The transport has a connection. It waits until the rate limit layer has checked the permit.
+    Wanted(Box<RecordedHead>, Waker),
+    /// The rate limit layer checks the permit, or waits for another one.
+    Checking(Waker),
+    Renewed,
+}
+
+impl Shared {
+    /// Creates the state of a call that starts now.
+    pub(super) fn new(identity: Option<Identity>) -> Self {
+        Self {
+            started: clock::now(),
+            earliest_deadline: EarliestDeadline::default(),
+            watch: AtomicU8::default(),
+            phase: AtomicU64::default(),
+            body_progress: AtomicU64::default(),
+            has_info_spans: AtomicBool::new(false),
+            has_succeeded: AtomicBool::new(false),
+            state: Mutex::new(State { identity, ..State::default() }),
+        }
+    }
+
+    /// Returns the deadline, and the setting that determines it.
+    pub(super) fn deadline(&self) -> Option<(Instant, DeadlineSetting)> {
+        self.earliest_deadline.get(self.started)
+    }
+
+    /// Returns the time since the start of the call.
+    pub(super) fn elapsed_at(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+
+    // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values valid.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    pub(super) fn expired(&self) -> OptionalDuration {
+        self.rare.as_deref().map_or(OptionalDuration::NONE, |rare| rare.expired)
+    }
+
+    /// Sets the identity of the call. Returns whether the same layer has set another id before.
+    pub(super) fn identify(&mut self, new: Identity) -> bool {
+        let differs = |it: &Identity| Arc::ptr_eq(&it.naming, &new.naming) && it.request_id != new.request_id;
+        let has_another_id = self.identity.as_ref().is_some_and(differs);
+        self.identity = Some(new);
+        has_another_id
+    }
+
+    /// Adds the time of a wait for a permit to the call and to its running attempt.
+    pub(super) fn add_wait(&mut self, waited: Duration) {
+        self.waits_since = OptionalDuration::NONE;
+        self.queued.add(waited);
+        if let Some(attempt) = &mut self.attempts.last {
+            attempt.queued.add(waited);
+        }
+    }
+
+    /// Records and returns the first acceptable request id that the server sent with a response. If the response has
+    /// none, the id of an earlier response is kept. The id is a copy, because the header value would keep the buffer of
+    /// all response headers in memory.
+    pub(super) fn keep_id(&mut self, headers: &HeaderMap) -> Option<Arc<str>> {
+        let names = &self.identity.as_ref()?.naming.server_headers;
+        let id = candidates(headers, names).find(|id| !self.keys.are_in(id))?;
+        Some(Arc::clone(self.server_request_id.insert(id.into())))
+    }
+}
+
+/// The maximum length of an id. Known services send up to 100 characters.
+const MAX_LENGTH: usize = 128;
+
+/// A text may end with the beginning of a key. This beginning is redacted if it has at least this many bytes.
+#[cfg(feature = "client")]
+const SHORTEST_BEGINNING: usize = 4;
+
+/// Returns the values of the headers `names`, except those that cannot be an id. An id has at most [`MAX_LENGTH`]
+/// characters, all of them visible ASCII.
+pub(super) fn candidates<'a>(
+    headers: &'a HeaderMap,
+    names: &'a [HeaderName],
+) -> impl Iterator<Item = &'a str> {
+    // One iteration over the header names of the response costs less than a lookup for each known name.
+    let any = headers.keys().any(|name| names.contains(name));
+    let values = any.then(|| names.iter().filter_map(|name| headers.get(name))).into_iter().flatten();
+    let is_id = |id: &&str| id.len() <= MAX_LENGTH && id.bytes().all(|byte| byte.is_ascii_graphic());
+    values.filter_map(|value| value.to_str().ok()).filter(is_id)
+}
+
+/// The two latest keys that a call has sent: the key that a 401 rejected, and its replacement.
+#[derive(Debug, Default)]
+pub(super) struct SentKeys([Option<Secret>; 2]);
+
+impl SentKeys {
+    pub(super) fn add(&mut self, key: &Secret) {
+        if self.0[0].as_ref() != Some(key) {
+            self.0.swap(0, 1);
+            self.0[0] = Some(key.clone());
+        }
+    }
+
+    /// Returns whether `id` contains one of the keys.
+    pub(super) fn are_in(&self, id: &str) -> bool {
+        self.0.iter().flatten().any(|key| key.is_in(id))
+    }
+
+    /// Redacts the keys in `text`, but not their encoded forms. The text may be cut off within a key, so the beginning
+    /// of a key is also redacted at the end of the text.
+    #[cfg(feature = "client")]
+    pub(super) fn redact(&self, text: &str) -> String {
+        let mut keys: Vec<_> = self.0.iter().flatten().map(Secret::expose).collect();
+        // Replaces the longer key first, because it may contain the shorter one.
+        keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
+        keys.into_iter().fold(text.to_owned(), |text, key| {
+            let mut text = text.replace(key, "[redacted]");
+            // A beginning under `SHORTEST_BEGINNING` bytes is not redacted, because it could be an ordinary word.
+            let beginnings = (SHORTEST_BEGINNING..key.len()).rev().filter_map(|length| key.get(..length));
+            if let Some(beginning) = beginnings.into_iter().find(|beginning| text.ends_with(beginning)) {
+                text.truncate(text.len() - beginning.len());
+                text.push_str("[redacted]");
+            }
+            text
+        })
+    }
+}
+
+/// The member of a pool to which the request of a call goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    /// Identifies the pool.
+    pub(crate) pool: usize,
+    pub(crate) index: usize,
+    pub(crate) needs: Needs,
+    /// Whether the next request must go to this member: it has its permit from the member's limiter, or `is_bound`.
+    pub(crate) is_fixed: bool,
+    /// Whether a member may have processed an attempt of the call.
+    pub(crate) is_bound: bool,
+    /// When another member is expected to grant the permits of the next attempt, before the deadline.
+    pub(crate) alternative: Option<Duration>,
+    /// The times before which the next attempt must not go to a member.
+    pub(crate) delays: Vec<(usize, Instant)>,
+    /// The member and the URI of the last attempt that was passed to a member, for the event of the call.
+    pub(crate) routed: Option<(usize, Uri)>,
+}
+
+/// The member to which a request goes, in the extensions of the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chosen {
+    pub(crate) pool: usize,
+    pub(crate) index: usize,
+}
+
+/// Returns how long the next attempt must not go to the member, of the delays of all members.
+pub(crate) fn delay_of(delays: &[(usize, Instant)], index: usize) -> Duration {
+    let until = delays.iter().filter(|(member, _)| *member == index).map(|(_, until)| *until).max();
+    until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
+}
+
+/// What the request needs from the limiter of a member.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs {
+    pub(crate) cost: NonZeroU32,
+    pub(crate) amounts: Amounts,
+    pub(crate) priority: Priority,
+    pub(crate) max_wait: Option<Duration>,
+    pub(crate) max_queue: usize,
+}
+
+impl CallContext {
+    /// Returns the member of the last attempt, if it belongs to this pool.
+    pub(crate) fn member(&self, pool: usize) -> Option<Member> {
+        let state = self.0.shared.state();
+        state.rare.as_deref()?.member.as_deref().filter(|member| member.pool == pool).cloned()
+    }
+
+    pub(crate) fn set_member(&self, member: Member) {
+        match &mut self.0.shared.state().rare.get_or_insert_default().member {
+            Some(last) => **last = member,
+            none => *none = Some(Box::new(member)),
+        }
+    }
+
+    /// Records that the running attempt goes to the member at `index`, with this URI.
+    pub(crate) fn route_attempt(&self, index: usize, uri: &Uri) {
+        let mut state = self.0.shared.state();
+        if let Some(attempt) = &mut state.attempts.last {
+            attempt.member = index.into();
+        }
+        if let Some(member) = state.rare.as_deref_mut().and_then(|rare| rare.member.as_mut()) {
+            member.routed = Some((index, uri.clone()));
+        }
+    }
+
+    /// Returns the member of the pool that got the last attempt, if there is a pool.
+    pub(crate) fn served_by(&self) -> Option<usize> {
+        Some(self.0.shared.state().rare.as_deref()?.member.as_ref()?.routed.as_ref()?.0)
+    }
+
+    /// Records whether the next attempt may go to another member. It may if `is_free`, or if no member may have
+    /// processed an attempt. Returns when another member is expected to grant its permits.
+    pub(crate) fn release_member(&self, is_free: bool, may_be_processed: bool) -> Option<Duration> {
+        let mut state = self.0.shared.state();
+        let member = state.rare.as_deref_mut()?.member.as_mut()?;
+        member.is_bound |= may_be_processed;
+        member.is_fixed = member.is_bound && !is_free;
+        member.alternative.filter(|_| !member.is_fixed)
+    }
+
+    /// Delays the next attempt at the last member, instead of the next attempt at any member.
+    pub(crate) fn delay_member(&self, until: Instant) {
+        let mut state = self.0.shared.state();
+        if let Some(member) = state.rare.as_deref_mut().and_then(|rare| rare.member.as_mut()) {
+            member.delays.push((member.index, until));
+        }
+    }
+}
+
+/// The state that the event of a call shows.
+pub(crate) struct CallSummary {
+    pub(crate) has_service: bool,
+    /// The service's name and the request id. Both are `None` if the call's span already contains them.
+    pub(crate) service: Option<Arc<str>>,
+    pub(crate) request_id: Option<HeaderValue>,
+    pub(crate) attempts: usize,
+    /// The member and the URI of the last attempt that a pool passed to a member.
+    pub(crate) routed: Option<(usize, Uri)>,
+    pub(crate) queued: Duration,
+    pub(crate) server_request_id: Option<Arc<str>>,
+    /// The attempt that the event shows.
+    pub(crate) attempt: Option<AttemptReport>,
+}
+
+impl CallContext {
+    /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
+    /// contains them.
+    pub(crate) fn names_for_event(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
+        match &self.0.shared.state().identity {
+            Some(identity) if !identity.in_span => {
+                (identity.naming.service.clone(), Some(identity.request_id.clone()))
+            }
+            _ => (None, None),
+        }
+    }
+
+    /// Returns whether the event of the call shows its last attempt. `only` is `true` if the call makes no other
+    /// attempt.
+    pub(crate) fn defer_attempt(&self, only: bool) -> bool {
+        let mut state = self.0.shared.state();
+        state.deferred = only && state.identity.as_ref().is_some_and(|identity| identity.shows_attempt);
+        state.deferred
+    }
+
+    /// Returns the state that the event of the call shows.
+    pub(crate) fn summary(&self) -> CallSummary {
+        let state = self.0.shared.state();
+        let identity = state.identity.as_ref();
+        let outside = identity.filter(|identity| !identity.in_span);
+        let member = state.rare.as_deref().and_then(|rare| rare.member.as_ref());
+        CallSummary {
+            has_service: identity.is_some_and(|identity| identity.naming.service.is_some()),
+            service: outside.and_then(|identity| identity.naming.service.clone()),
+            request_id: outside.map(|identity| identity.request_id.clone()),
+            attempts: state.attempts.iter().count(),
+            routed: member.and_then(|member| member.routed.clone()),
+            queued: state.queued.get().unwrap_or_default(),
+            server_request_id: state.server_request_id.clone(),
+            attempt: if state.deferred { state.attempts.last_report() } else { None },
+        }
+    }
+
+    /// Raises the spans of the call's attempts to INFO.
+    pub(crate) fn raise_spans(&self) {
+        self.0.shared.has_info_spans.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_info_spans(&self) -> bool {
+        self.0.shared.has_info_spans.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    const FIRST: HeaderName = HeaderName::from_static("x-first");
+    const SECOND: HeaderName = HeaderName::from_static("x-second");
+
+    fn keys(sent: &[&str]) -> SentKeys {
+        let mut keys = SentKeys::default();
+        sent.iter().for_each(|key| keys.add(&Secret::new(key)));
+        keys
+    }
+
+    #[test]
+    fn server_id_has_at_most_128_visible_ascii_characters() {
+        for (id, kept) in [
+            ("0f8fad5b-d9cb-469f-a165-70867728950e".to_owned(), true),
+            ("x".repeat(128), true),
+            ("x".repeat(129), false),
+            ("two words".to_owned(), false),
+            ("t\tb".to_owned(), false),
+            ("é".to_owned(), false),
+        ] {
+            let value = HeaderValue::from_bytes(id.as_bytes()).unwrap();
+            let headers = HeaderMap::from_iter([(FIRST, value)]);
+            assert_eq!(candidates(&headers, &[SECOND, FIRST]).eq([id.as_str()]), kept, "{id}");
+        }
+    }
+
+    #[test]
+    fn server_id_of_the_first_configured_header_is_preferred() {
+        let value = HeaderValue::from_static;
+        let headers = HeaderMap::from_iter([(FIRST, value("a")), (SECOND, value("b"))]);
+        assert!(candidates(&headers, &[SECOND, FIRST]).eq(["b", "a"]));
+        assert_eq!(candidates(&headers, &[]).count(), 0);
+    }
+
+    #[test]
+    fn server_id_that_contains_one_of_the_two_latest_keys_is_dropped() {
+        let sent = keys(&["k0", "k1", "k2", "k1", "k1"]);
+        for (id, kept) in [("k0", true), ("id-k1", false), ("%6b2", false), ("k3", true)] {
+            assert_eq!(!sent.are_in(id), kept, "{id}");
+        }
+        assert!(!SentKeys::default().are_in("k1"));
+    }
+
+    #[cfg(feature = "client")]
+    #[test]
+    fn redacts_the_longer_of_two_overlapping_keys_first() {
+        for sent in [["s3cret", "s3cret-2"], ["s3cret-2", "s3cret"]] {
+            assert_eq!(keys(&sent).redact("a s3cret, s3cret-2"), "a [redacted], [redacted]");
+        }
+    }
+
+    #[cfg(feature = "client")]
+    #[test]
+    fn redacts_a_key_that_is_cut_off_at_the_end_of_the_text() {
+        let sent = keys(&["s3cret-of-the-key"]);
+        for (text, redacted) in [
+            ("wrong s3cret-of-th", "wrong [redacted]"),
+            ("wrong s3cr", "wrong [redacted]"),
+            ("wrong s3c", "wrong s3c"),
+            ("s3cret-of is wrong", "s3cret-of is wrong"),
+        ] {
+            assert_eq!(sent.redact(text), redacted);
+        }
+    }
+}
