@@ -2,9 +2,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Request, request};
 
-use super::{
-    ApiKey, KeyError, KeyPlacement, KeySource, Origin, key_error::auth_error, placed_key::PlacedKey,
-};
+use super::{ApiKey, KeyError, KeyPlacement, KeySource, Origin, key::auth_error, placement::PlacedKey};
 use crate::{
     call::CallContext,
     config::InvalidConfig,

@@ -83,37 +83,25 @@
 //! - An origin without TLS is rejected. Exceptions are loopback hosts and origins with [`Origin::with_plaintext`].
 
 mod credential;
-mod future;
 pub(crate) mod key;
-mod key_error;
-mod layer;
-mod member_keys;
 mod origin;
-mod placed_key;
 mod placement;
 mod refresh;
 mod refreshing;
 mod service;
 mod sign;
-mod signature;
 mod source;
-#[cfg(feature = "serde")]
-mod text;
 
 pub(crate) use self::credential::Credential;
-pub use self::future::ResponseFuture;
-pub(crate) use self::future::rejects_key;
 pub(crate) use self::key::ApiKey;
-pub use self::key::AppCredentials;
-pub use self::key_error::KeyError;
-pub use self::layer::AuthLayer;
+pub use self::key::{AppCredentials, KeyError};
 pub use self::origin::Origin;
-#[cfg(feature = "oauth2")]
-pub(crate) use self::placed_key::{ENCODED, basic, with_basic};
 pub use self::placement::KeyPlacement;
+#[cfg(feature = "oauth2")]
+pub(crate) use self::placement::{ENCODED, basic, with_basic};
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};
-pub use self::service::Auth;
-pub use self::sign::{BoxSignFuture, Sign};
-pub use self::signature::AnySign;
+pub(crate) use self::service::rejects_key;
+pub use self::service::{Auth, AuthLayer, ResponseFuture};
+pub use self::sign::{AnySign, BoxSignFuture, Sign};
 pub use self::source::KeySource;

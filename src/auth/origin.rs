@@ -2,7 +2,7 @@ use std::fmt;
 
 use http::{Uri, uri::Scheme};
 
-use super::key_error::unattached;
+use super::key::unattached;
 use crate::{
     config::InvalidConfig,
     error::Error,
@@ -124,6 +124,11 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}:{}", self.scheme, self.host, self.port)
     }
+}
+
+#[cfg(feature = "serde")]
+crate::config::text::text! {
+    Origin, "an origin such as https://api.example.com", Origin::parse, Origin::to_string;
 }
 
 #[cfg(test)]

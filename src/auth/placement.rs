@@ -1,11 +1,20 @@
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, mem, str::FromStr, sync::Arc};
 
 use http::{
-    HeaderName,
-    header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE},
+    HeaderName, HeaderValue, Method, Request, Uri,
+    header::{
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    },
+    uri::{Parts, PathAndQuery},
 };
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use zeroize::Zeroizing;
 
-use crate::config::InvalidConfig;
+use super::{
+    ApiKey,
+    key::{sensitive, unattached},
+};
+use crate::{config::InvalidConfig, error::Error, headers, secret::Secret};
 
 /// Where a request carries its key. The default is a bearer token.
 ///
@@ -145,8 +154,137 @@ pub(crate) fn frames_request(name: &HeaderName) -> bool {
         || ["http2-settings", "keep-alive", "proxy-connection"].contains(&name.as_str())
 }
 
+#[cfg(feature = "serde")]
+crate::config::text::text! {
+    KeyPlacement, "a placement such as header:x-api-key", str::parse, KeyPlacement::to_string;
+}
+
+/// A key, formatted as requests send it. Each key is formatted only once.
+#[derive(Clone)]
+pub(super) struct PlacedKey {
+    form: Form,
+    /// The key, with the form that requests send.
+    pub(super) secret: Secret,
+}
+
+#[derive(Clone)]
+enum Form {
+    Header {
+        name: HeaderName,
+        value: HeaderValue,
+    },
+    /// `pair` is `name=key`, percent-encoded.
+    Query {
+        name: Arc<str>,
+        pair: Arc<Zeroizing<String>>,
+    },
+}
+
+/// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+const BASIC: &str = "Basic ";
+
+/// The error if the encoded key makes a URI too long. A key cannot make a valid URI invalid in any other way.
+const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 bytes";
+
+impl PlacedKey {
+    pub(super) fn new(placement: &KeyPlacement, key: &ApiKey) -> Self {
+        let authorization = |value: &str| Form::Header { name: AUTHORIZATION, value: sensitive(value) };
+        let mut secret = key.0.clone();
+        let form = match &placement.0 {
+            Placement::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
+            Placement::Header(name) => Form::Header { name: name.clone(), value: key.header_value() },
+            Placement::Basic(user) => {
+                let value = basic(user, key.expose());
+                secret = with_basic(&secret, &value);
+                authorization(&value)
+            }
+            Placement::Query(name) => {
+                // Percent-encoding replaces one byte by up to three bytes.
+                let mut pair = empty(3 * (name.len() + key.expose().len()) + 1);
+                pair.extend(utf8_percent_encode(name, ENCODED));
+                pair.push('=');
+                pair.extend(utf8_percent_encode(key.expose(), ENCODED));
+                Form::Query { name: Arc::clone(name), pair: Arc::new(pair) }
+            }
+        };
+        Self { form, secret }
+    }
+
+    /// Adds the key to the request, unless the request already has a header or query parameter of the same name.
+    /// Returns whether the key was added.
+    pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<bool, Error> {
+        match &self.form {
+            Form::Header { name, value } => {
+                let before = request.headers().len();
+                headers::get_or_insert_with(request.headers_mut(), name, || value.clone())?;
+                Ok(request.headers().len() > before)
+            }
+            Form::Query { name, pair } => put_in_query(request, name, pair),
+        }
+    }
+}
+
+fn put_in_query<B>(request: &mut Request<B>, name: &str, pair: &str) -> Result<bool, Error> {
+    let query = request.uri().query().unwrap_or_default();
+    let name_of = |pair: &str| pair.split('=').next().unwrap_or_default().replace('+', " ");
+    if query.split('&').any(|pair| percent_decode_str(&name_of(pair)).eq(name.bytes())) {
+        return Ok(false);
+    }
+    // hyper-util's client would remove the query of a CONNECT request and log it.
+    if request.method() == Method::CONNECT {
+        return Err(unattached("a CONNECT request has no query that could carry the key"));
+    }
+    let separator = if query.is_empty() { "" } else { "&" };
+    let path = match request.uri().path() {
+        "" => "/",
+        path => path,
+    };
+    let path_and_query = format!("{path}?{query}{separator}{pair}");
+    let mut parts = Parts::from(mem::take(request.uri_mut()));
+    // Drops the error of `http`, because it could show the URI, which now contains the key.
+    parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| unattached(TOO_LONG))?);
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| unattached(TOO_LONG))?;
+    Ok(true)
+}
+
+/// Reserves memory for a whole text, because a string that grows leaves copies of the key in freed memory.
+fn empty(capacity: usize) -> Zeroizing<String> {
+    Zeroizing::new(String::with_capacity(capacity))
+}
+
+/// Returns the value of `Authorization` for basic authentication.
+pub(crate) fn basic(user: &str, password: &str) -> Zeroizing<String> {
+    let pair = Zeroizing::new(format!("{user}:{password}"));
+    let mut value = empty(BASIC.len() + pair.len().div_ceil(3) * 4);
+    value.push_str(BASIC);
+    base64(pair.as_bytes(), &mut value);
+    value
+}
+
+/// Returns a copy of the secret that is also found in its `basic` form. A server may repeat that form without padding.
+pub(crate) fn with_basic(secret: &Secret, basic: &str) -> Secret {
+    secret.with_encoded(basic.trim_start_matches(BASIC).trim_end_matches('='))
+}
+
+/// Appends `bytes` in padded base64 (RFC 4648). No crate among the default dependencies offers base64.
+fn base64(bytes: &[u8], out: &mut String) {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for chunk in bytes.chunks(3) {
+        let at = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let group = at(0) << 16 | at(1) << 8 | at(2);
+        for place in 0..4 {
+            let index = (group >> (18 - 6 * place)) as usize & 63;
+            out.push(if place <= chunk.len() { char::from(ALPHABET[index]) } else { '=' });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use http::request;
+
     use super::*;
 
     #[test]
@@ -190,6 +328,68 @@ mod tests {
         ] {
             let error = KeyPlacement::header(HeaderName::from_static(name)).unwrap_err();
             assert_eq!((error.field(), error.value()), ("key header", name));
+        }
+    }
+
+    fn put(key: &PlacedKey, request: request::Builder) -> request::Parts {
+        let mut request = request.body(()).unwrap();
+        key.put(&mut request).unwrap();
+        request.into_parts().0
+    }
+
+    fn get() -> request::Builder {
+        http::Request::get("https://host/")
+    }
+
+    fn placed(placement: &str, key: &str) -> PlacedKey {
+        PlacedKey::new(&placement.parse().unwrap(), &ApiKey::new(key).unwrap())
+    }
+
+    #[test]
+    fn key_header_is_sensitive_and_does_not_replace_the_callers_header() {
+        for (placement, name, value) in [
+            ("bearer", AUTHORIZATION, "Bearer s3cret"),
+            ("header:x-api-key", HeaderName::from_static("x-api-key"), "s3cret"),
+        ] {
+            let key = placed(placement, "s3cret");
+            let head = put(&key, get());
+            assert_eq!(head.headers[&name], value);
+            assert!(head.headers[&name].is_sensitive() && !format!("{head:?}").contains("s3cret"));
+            assert_eq!(put(&key, get().header(&name, "own")).headers[&name], "own");
+        }
+    }
+
+    /// The test vectors are from RFC 7617 section 2 and RFC 4648 section 10.
+    #[test]
+    fn basic_credential_matches_the_examples_of_rfc_7617_and_rfc_4648() {
+        let head = put(&placed("basic:Aladdin", "opensesame"), get());
+        assert_eq!(head.headers[AUTHORIZATION], "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
+        assert!(head.headers[AUTHORIZATION].is_sensitive());
+        for (plain, encoded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            let mut out = String::new();
+            base64(plain.as_bytes(), &mut out);
+            assert_eq!(out, encoded);
+        }
+    }
+
+    #[test]
+    fn key_is_appended_to_the_query_unless_the_parameter_is_present() {
+        let key = PlacedKey::new(&KeyPlacement::query("api key").unwrap(), &ApiKey::new("a&b=c/%").unwrap());
+        for (before, after) in [
+            ("https://host", "https://host/?api%20key=a%26b%3Dc%2F%25"),
+            ("https://host/v1?", "https://host/v1?api%20key=a%26b%3Dc%2F%25"),
+            ("https://host/v1?q=1", "https://host/v1?q=1&api%20key=a%26b%3Dc%2F%25"),
+            (
+                "https://host/v1?my+api+key=1&q=api+key",
+                "https://host/v1?my+api+key=1&q=api+key&api%20key=a%26b%3Dc%2F%25",
+            ),
+            ("https://host/v1?api%20key=own", "https://host/v1?api%20key=own"),
+            ("https://host/v1?q&api+key", "https://host/v1?q&api+key"),
+            ("https://host/v1?%61pi%20key=own", "https://host/v1?%61pi%20key=own"),
+        ] {
+            assert_eq!(put(&key, http::Request::get(before)).uri, after);
         }
     }
 }

@@ -2,10 +2,12 @@ use std::{
     any::Any,
     fmt, mem,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::{Extensions, response};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 #[cfg(feature = "hyper")]
@@ -13,10 +15,10 @@ use hyper::body::Incoming;
 
 #[cfg(feature = "hyper")]
 use super::connection::ConnectionBody;
-use super::idle::IdleBody;
+use super::{FRAMES_PER_POLL, idle::IdleBody};
 #[cfg(feature = "client")]
 use crate::call::Report;
-use crate::error::BoxError;
+use crate::error::{BoxError, Error};
 
 /// The body of a request or a response of the client. It can hold a body of any type.
 ///
@@ -246,15 +248,165 @@ impl<T: Into<Bytes>> From<T> for Body {
     }
 }
 
+impl Body {
+    /// Creates a request body that can be created again for each attempt, such as a file that is streamed.
+    ///
+    /// Calls `make` immediately, and again before a retry. The retry layer resends such a body whatever its size, and
+    /// does not record it. All bodies that `make` returns must have the same content.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body::Frame;
+    /// use http_body_util::StreamBody;
+    /// use tower_outbound::{Body, BoxError};
+    ///
+    /// let lines = Body::from_fn(|| {
+    ///     let lines = (0..1_000).map(|line| Ok::<_, BoxError>(Frame::data(Bytes::from(format!("{line}\n")))));
+    ///     Body::new(StreamBody::new(futures_util::stream::iter(lines)))
+    /// });
+    /// let request = http::Request::put("https://api.example.com/lines").body(lines)?;
+    /// # Ok::<(), http::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `make` returns no error. If a file cannot be opened, return a body whose first frame is the error. An error of
+    /// the body ends the call, as with any other body.
+    ///
+    /// # Notes
+    ///
+    /// - The size hint of each attempt is that of its own body. A body with an exact size has a `content-length`. Over
+    ///   HTTP/1.1, any other body is sent in chunks, unless the request sets `content-length`.
+    /// - The request must be safe to retry: a PUT is safe, but a POST only if it is declared idempotent.
+    /// - A layer that replaces the body also removes `make`. The new body is recorded like any other.
+    /// - A client does not resend the request if the body of the [response](crate::client::Response#retries) breaks.
+    pub fn from_fn<B: Into<Self>>(make: impl Fn() -> B + Send + Sync + 'static) -> Self {
+        let make = move || make().into();
+        Self::boxed(make().boxed_unsync(), Some(Box::new(make)))
+    }
+}
+
+/// The maximum memory that is reserved for the announced length of a body: 64 KiB. A server may announce more bytes
+/// than it sends.
+const RESERVE_AT_MOST: usize = 64 * 1024;
+
+impl Body {
+    /// Reads the whole body into memory, up to `limit` bytes. Discards trailers.
+    ///
+    /// A longer body is an error, and is not truncated. `collect` of `http_body_util::BodyExt` has no limit.
+    ///
+    /// A body of one chunk is not copied.
+    ///
+    /// ```
+    /// use tower_outbound::{Body, body::BodyTooLarge};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let error = Body::from("hello").bytes_up_to(4).await.unwrap_err();
+    /// assert_eq!(error.downcast_ref::<BodyTooLarge>().unwrap().limit(), 4);
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns [`BodyTooLarge`] if the body exceeds the limit. If the body reports a length above the limit, nothing is
+    /// read. Returns the body's own error if the body fails.
+    pub async fn bytes_up_to(mut self, limit: usize) -> Result<Bytes, BoxError> {
+        let announced = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > limit {
+            return Err(BodyTooLarge { limit }.into());
+        }
+        let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
+        let mut frames = 0;
+        while let Some(frame) = self.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                let held = first.len().max(whole.len());
+                if data.len() > limit.saturating_sub(held) {
+                    return Err(BodyTooLarge { limit }.into());
+                }
+                if held == 0 {
+                    first = data;
+                } else {
+                    if whole.is_empty() {
+                        whole.reserve(announced.min(RESERVE_AT_MOST));
+                        whole.extend_from_slice(&mem::take(&mut first));
+                    }
+                    whole.extend_from_slice(&data);
+                }
+            }
+            frames += 1;
+            if frames % FRAMES_PER_POLL == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(if whole.is_empty() { first } else { whole.freeze() })
+    }
+}
+
+/// The error of [`Body::bytes_up_to`] for a body that exceeds the limit.
+///
+/// ```
+/// # fn show(error: tower_outbound::body::BodyTooLarge) {
+/// println!("response body is larger than {} bytes", error.limit());
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyTooLarge {
+    limit: usize,
+}
+
+impl BodyTooLarge {
+    /// Returns the limit, in bytes.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+impl fmt::Display for BodyTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "body is larger than the limit of {} bytes", self.limit)
+    }
+}
+
+impl std::error::Error for BodyTooLarge {}
+
+/// Marks a request that the client passes to the stack again, because the body of the response broke. The retry layer
+/// removes the marker from the extensions of the request, and decides as after any failed attempt.
+#[derive(Clone)]
+pub(crate) struct BrokenBody(Arc<(BrokenResponse, Error)>);
+
+/// A response whose body broke.
+pub(crate) struct BrokenResponse {
+    pub(crate) head: response::Parts,
+    /// Whether the request still has its body.
+    pub(crate) is_replayable: bool,
+}
+
+impl BrokenBody {
+    /// Creates a marker. `error` is from [`Error::of_body`].
+    #[cfg(feature = "client")]
+    pub(crate) fn new(response: BrokenResponse, error: Error) -> Self {
+        Self(Arc::new((response, error)))
+    }
+
+    /// Removes the marker from the extensions of a request, which contain its call. Returns the value of the marker.
+    pub(crate) fn take_from(extensions: &mut Extensions) -> Option<(BrokenResponse, Error)> {
+        // Most requests have no other extension, so the lookup is skipped for them.
+        let Self(marked) = if extensions.len() > 1 { extensions.remove()? } else { return None };
+        Arc::into_inner(marked)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use http_body_util::{Empty, Full};
+    use http_body_util::{Empty, Full, StreamBody};
+    use tokio_test::{assert_pending, task::spawn};
 
-    use super::super::{
+    use super::*;
+    use crate::body::{
         replay::ReplayBody,
         test_body::{Failure, Script, Step},
     };
-    use super::*;
 
     #[tokio::test]
     async fn body_reports_the_length_of_bytes_and_does_not_copy_them() {
@@ -314,6 +466,62 @@ mod tests {
             let body = if idle { Body::new(IdleBody::new(incoming, limit)) } else { Body::new(incoming) };
             assert_eq!((body.name(), body.size_hint().exact()), ("incoming", Some(5)));
             assert_eq!(body.bytes_up_to(5).await.unwrap(), "hello");
+        }
+    }
+
+    fn boxed(script: Script) -> Body {
+        Body::new(ReplayBody::new(script))
+    }
+
+    #[tokio::test]
+    async fn bytes_up_to_returns_data_and_drops_trailers() {
+        let steps =
+            [Step::data(0), Step::data(3), Step::Wait, Step::data(0), Step::data(2), Step::trailers(9)];
+        assert_eq!(boxed(Script::new(steps)).bytes_up_to(5).await.unwrap(), [0_u8, 1, 2, 0, 1].as_slice());
+    }
+
+    #[tokio::test]
+    async fn bytes_up_to_accepts_a_body_of_exactly_the_limit() {
+        for (limit, fits) in [(7, true), (6, false), (3, false), (0, false), (usize::MAX, true)] {
+            let whole = boxed(Script::new([Step::data(4), Step::data(3)])).bytes_up_to(limit).await;
+            assert_eq!(whole.is_ok(), fits, "{limit}");
+            if let Err(error) = whole {
+                assert_eq!(error.downcast_ref(), Some(&BodyTooLarge { limit }));
+                assert_eq!(error.to_string(), format!("body is larger than the limit of {limit} bytes"));
+            }
+        }
+        assert!(Body::empty().bytes_up_to(0).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn bytes_up_to_does_not_read_a_body_whose_length_exceeds_the_limit() {
+        let script = Script::new([Step::data(9)]).knowing_its_size();
+        let given = script.given();
+        assert!(boxed(script).bytes_up_to(8).await.is_err());
+        assert_eq!(given.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn bytes_up_to_returns_the_error_of_the_body() {
+        assert!(
+            boxed(Script::new([Step::data(1), Step::Fail])).bytes_up_to(9).await.unwrap_err().is::<Failure>()
+        );
+    }
+
+    #[tokio::test]
+    async fn bytes_up_to_does_not_copy_a_body_of_one_chunk() {
+        let bytes = Bytes::from(vec![7; 9]);
+        let whole = Body::new(Full::new(bytes.clone())).bytes_up_to(9).await.unwrap();
+        assert_eq!(whole.as_ptr(), bytes.as_ptr());
+    }
+
+    #[test]
+    fn bytes_up_to_yields_during_endless_empty_frames() {
+        let frames = std::iter::repeat_with(|| Ok::<_, Failure>(http_body::Frame::data(Bytes::new())));
+        let mut task = spawn(Body::new(StreamBody::new(futures_util::stream::iter(frames))).bytes_up_to(9));
+        for _ in 0..3 {
+            assert_pending!(task.poll());
+            assert!(task.is_woken());
         }
     }
 }

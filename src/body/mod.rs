@@ -31,12 +31,8 @@
 
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
-mod broken;
-mod bytes_up_to;
 #[cfg(feature = "hyper")]
 mod connection;
-mod drain;
-mod factory;
 mod idle;
 mod recording;
 mod replay;
@@ -44,11 +40,11 @@ mod replay;
 mod test_body;
 
 pub(crate) use self::body::Body;
-pub(crate) use self::broken::{BrokenBody, BrokenResponse};
-pub use self::bytes_up_to::BodyTooLarge;
+pub use self::body::BodyTooLarge;
+pub(crate) use self::body::{BrokenBody, BrokenResponse};
 #[cfg(feature = "client")]
 pub(crate) use self::connection::{ConnectionBody, Lease};
-pub(crate) use self::drain::Drain;
+pub(crate) use self::idle::Drain;
 pub use self::idle::IdleBody;
 pub(crate) use self::replay::Replay;
 pub use self::replay::ReplayBody;

@@ -1,15 +1,23 @@
-//! The methods of requests and responses for JSON.
+//! The methods of requests and responses for JSON. Without the feature `json`, the compiler's message names the feature.
 
+#[cfg(not(feature = "json"))]
+use std::future::pending;
+
+#[cfg(feature = "json")]
 use http::{HeaderValue, header::ACCEPT};
+#[cfg(feature = "json")]
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::{RequestBuilder, Response, ResponseError};
+#[cfg(feature = "json")]
 use super::{
-    error::{Kind, ResponseError},
-    request::RequestBuilder,
-    response::{Response, excerpt, without_bom},
+    error::Kind,
+    response::{excerpt, without_bom},
 };
+#[cfg(feature = "json")]
 use crate::{error::Error, headers};
 
+#[cfg(feature = "json")]
 impl RequestBuilder {
     /// Sets the body to `value` as JSON. The `content-type` is that of any [`body`](Self::body): `application/json` by
     /// default.
@@ -74,6 +82,7 @@ impl RequestBuilder {
     }
 }
 
+#[cfg(feature = "json")]
 impl Response {
     /// Reads the body, and deserializes it from JSON. An empty body is deserialized as `null`. A byte order mark (BOM)
     /// at the start is skipped, as RFC 8259 §8.1 permits.
@@ -94,5 +103,35 @@ impl Response {
             excerpt: excerpt(body, report.as_ref()),
             report,
         })
+    }
+}
+
+/// No type implements this trait, so these methods cannot be called.
+#[cfg(not(feature = "json"))]
+#[diagnostic::on_unimplemented(
+    message = "this method needs the feature `json` of tower-outbound",
+    label = "the feature `json` is not enabled",
+    note = "enable it with `cargo add tower-outbound --features json`"
+)]
+pub trait Json {}
+
+#[cfg(not(feature = "json"))]
+impl RequestBuilder {
+    #[doc(hidden)]
+    pub fn json<T: Json + ?Sized>(self, _: &T) -> Self {
+        self
+    }
+
+    #[doc(hidden)]
+    pub async fn fetch_json<T: Json>(self) -> Result<T, ResponseError> {
+        pending().await
+    }
+}
+
+#[cfg(not(feature = "json"))]
+impl Response {
+    #[doc(hidden)]
+    pub async fn json<T: Json>(self) -> Result<T, ResponseError> {
+        pending().await
     }
 }

@@ -61,26 +61,16 @@
 //!   cover a body from [`Response::into_body`].
 
 mod error;
-mod kept_request;
-mod methods;
 mod outer_call;
-mod path_segment;
-mod reconfigure;
 mod request;
 mod response;
 pub(crate) mod service;
-mod settings;
-mod time_limits;
 
 // After the modules whose methods the documentation lists first.
-#[cfg(feature = "json")]
 mod json;
-#[cfg(not(feature = "json"))]
-mod without_json;
 
 pub use self::error::ResponseError;
-pub use self::path_segment::PathSegment;
-pub use self::request::RequestBuilder;
+pub use self::request::{PathSegment, RequestBuilder};
 pub use self::response::{Response, ResponseFuture};
 #[cfg(feature = "serde")]
 pub(crate) use self::service::Client;

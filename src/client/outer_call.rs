@@ -9,9 +9,8 @@ use http::{Extensions, Request, Response};
 use tower::ServiceExt;
 
 use super::{
-    kept_request::KeptRequest,
-    response::until_deadline,
-    settings::{Current, Settings},
+    response::{KeptRequest, until_deadline},
+    service::{Current, Settings},
 };
 use crate::{
     body::Body,

@@ -6,9 +6,9 @@ use std::{
 };
 
 use http::{HeaderValue, Method, Request, uri::PathAndQuery};
-use percent_encoding::utf8_percent_encode;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::{error::ResponseError, path_segment::RESERVED, response::ResponseFuture, service::Client};
+use super::{error::ResponseError, response::ResponseFuture, service::Client};
 use crate::{
     body::Body,
     call::{DeadlineSetting, RequestTimeout},
@@ -17,6 +17,7 @@ use crate::{
     headers,
     limit::{PermitCost, Priority},
     retry::RetryOverride,
+    timeout::AttemptTimeoutOverride,
 };
 
 /// A request of a [`Client`]. `.await` sends it and returns the [`Response`](super::Response).
@@ -289,5 +290,72 @@ impl fmt::Debug for RequestBuilder {
         let method = self.request.as_ref().ok().map(|request| request.method());
         let mut debug = f.debug_struct("RequestBuilder");
         debug.field("method", &method).field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// Setters of the time limits, which replace those of the client for this request, whether they are longer or shorter.
+/// See [time limits of one call](crate::guide::timeouts#time-limits-of-one-call).
+impl RequestBuilder {
+    /// Limits the time of this call, counted from `.await` or [`send`](Self::send). The limit covers queueing, attempts
+    /// and backoff until the response headers arrive. It also covers reading the body with the methods of
+    /// [`Response`](super::Response).
+    ///
+    /// A [`Deadline`](crate::call::Deadline) in the extensions still applies if it is earlier. The [attempt
+    /// timeout](Self::attempt_timeout), 10 s by default, still limits each attempt, but [not a long
+    /// upload](crate::guide::uploads_downloads#upload).
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// Limits the time of each attempt of this request, for one slow endpoint of a service whose other endpoints are
+    /// fast. A limit of zero is invalid. The total timeout of the client or [`timeout`](Self::timeout) still limits the
+    /// call.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
+    /// client.get("/export").attempt_timeout(Duration::from_secs(45)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn attempt_timeout(self, limit: Duration) -> Self {
+        self.change(|_, request| {
+            let limit = AttemptTimeoutOverride::new(limit).map_err(Error::invalid_request)?;
+            request.extensions_mut().insert(limit);
+            Ok(())
+        })
+    }
+}
+
+/// Percent-encodes all characters except the unreserved ones of RFC 3986.
+pub(super) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Percent-encodes a string as one segment of a path. Use it for an untrusted string, such as an id in an inbound
+/// request. Without it, the string could add a query or select another path.
+///
+/// ```
+/// use tower_outbound::{Client, Error, client::PathSegment};
+///
+/// # async fn call(orders: Client) -> Result<(), Error> {
+/// let id = "7/cancel?now=1";
+/// // Sends `/orders/7%2Fcancel%3Fnow%3D1`.
+/// orders.get(format!("/orders/{}", PathSegment(id))).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Notes
+///
+/// - The segments `.` and `..` cannot be encoded, so the client rejects a path that contains them.
+/// - An empty string produces an empty segment, as in `/orders/`. Reject an empty string if that path has another
+///   meaning.
+#[derive(Debug, Clone, Copy)]
+pub struct PathSegment<'a>(pub &'a str);
+
+impl fmt::Display for PathSegment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        utf8_percent_encode(self.0, RESERVED).fmt(f)
     }
 }

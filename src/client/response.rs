@@ -7,22 +7,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Request, StatusCode, Version, response};
+use http::{Extensions, HeaderMap, Request, StatusCode, Version, header::CONTENT_LENGTH, response};
 use http_body_util::BodyExt;
 
 use super::{
     error::{Kind, ResponseError},
-    kept_request::KeptRequest,
     outer_call::OuterCall,
-    service::Client,
-    settings::{BoxFuture, Settings},
+    service::{BoxFuture, Client, Settings},
 };
 use crate::{
-    body::{Body, BodyTooLarge, Drain},
-    call::Report,
+    body::{Body, BodyTooLarge, BrokenBody, BrokenResponse, Drain},
+    call::{CallContext, RecordedHead, Report},
     clock::{self, Instant},
     error::{BoxError, Error, ErrorKind, polled_after_completion, take_once},
     policy::retry::DRAIN_TIME,
+    request_id::RequestId,
 };
 
 /// The maximum length of the excerpt of a body, in bytes.
@@ -322,5 +321,44 @@ impl Future for ResponseFuture {
 impl fmt::Debug for ResponseFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ResponseFuture")
+    }
+}
+
+/// The request of a call. The client keeps it until the body of the response was read.
+pub(super) struct KeptRequest {
+    head: RecordedHead,
+    /// `None` if the body is not in memory. The request is then not retried.
+    body: Option<Bytes>,
+}
+
+impl KeptRequest {
+    pub(super) fn of(request: &Request<Body>) -> Self {
+        Self { head: RecordedHead::of(request), body: request.body().in_memory() }
+    }
+
+    /// Runs the stack again. The retry layer either sends the request, as the next attempt of the same call, or returns
+    /// the error of the body.
+    pub(super) async fn retry(
+        &self,
+        settings: &Settings,
+        response: response::Parts,
+        error: BoxError,
+    ) -> Result<http::Response<Body>, Error> {
+        let error = Error::of_body(error);
+        let report = Report::from_extensions(&response.extensions);
+        // If an outer layer sent several requests, or one without its extensions, the stack would take the next one for
+        // a new call.
+        let Some(report) = report.filter(|report| !report.is_after_processing()) else { return Err(error) };
+        let (call, id) = (CallContext::reported_by(report), report.request_id());
+        let mut request = self.head.request(Some(&call), self.body.clone().unwrap_or_default().into());
+        if self.body.is_none() {
+            // The request is not sent. With the length of its body, the stack would reject it.
+            request.headers_mut().remove(CONTENT_LENGTH);
+        }
+        let broken = BrokenResponse { head: response, is_replayable: self.body.is_some() };
+        let extensions = request.extensions_mut();
+        extensions.insert(BrokenBody::new(broken, error));
+        id.map(|id| extensions.insert(RequestId(id)));
+        (settings.stack)(request).await
     }
 }
