@@ -6,7 +6,10 @@ use super::services::Name;
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{ApiKey, KeyPlacement, Origin},
-    config::{InvalidConfig, checked::Checked, inline_key::InlineKey, text::List},
+    config::{
+        InvalidConfig,
+        text::{Checked, InlineKey, List},
+    },
     limit::{DialectConfig, RateLimitConfig, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,

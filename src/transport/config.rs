@@ -1,19 +1,23 @@
 #[cfg(feature = "rustls")]
 use std::path::PathBuf;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use http::Uri;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower_service::Service;
 
 use super::{
-    connect::Connector,
-    dial::{self, Dialer},
-    request_body::RequestBody,
+    connect::{self, Connector, Dialer},
+    connection::RequestBody,
     service::Transport,
-    settings::{KeepAlive, PoolSettings, Version},
 };
-use crate::{config::InvalidConfig, config::text::Written, error::BoxError, policy::LONGEST};
+#[cfg(feature = "serde")]
+use crate::config::text::Text;
+use crate::{
+    config::{InvalidConfig, text::Written},
+    error::BoxError,
+    policy::LONGEST,
+};
 
 /// How a [`Transport`] connects to servers: timeouts, HTTP version, keep-alive, number of connections, TLS and proxy.
 ///
@@ -55,12 +59,12 @@ use crate::{config::InvalidConfig, config::text::Written, error::BoxError, polic
 #[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
 pub struct TransportConfig {
     pub(super) connect_timeout: Written<Duration>,
-    idle_timeout: Written<Duration>,
-    max_connections: usize,
+    pub(super) idle_timeout: Written<Duration>,
+    pub(super) max_connections: usize,
     pub(super) tcp_keep_alive: Written<KeepAlive>,
-    http2_ping_interval: Written<KeepAlive>,
-    http2_ping_timeout: Written<Duration>,
-    http2_ping_while_idle: bool,
+    pub(super) http2_ping_interval: Written<KeepAlive>,
+    pub(super) http2_ping_timeout: Written<Duration>,
+    pub(super) http2_ping_while_idle: bool,
     pub(super) http: Version,
     #[cfg(feature = "rustls")]
     pub(super) bundled_roots: bool,
@@ -203,7 +207,7 @@ impl TransportConfig {
     /// - the proxy's URL is invalid. The error does not quote its user and password.
     pub fn build<B: RequestBody>(self) -> Result<Transport<B>, InvalidConfig> {
         let (timeout, keep_alive) = (self.connect_timeout.0, self.tcp_keep_alive.0.0);
-        let dialer = Dialer::Tcp { timeout, keep_alive, resolve: dial::resolve };
+        let dialer = Dialer::Tcp { timeout, keep_alive, resolve: connect::resolve };
         self.with_dialer(dialer)
     }
 
@@ -259,13 +263,6 @@ impl TransportConfig {
         if self.max_connections == 0 {
             return Err(InvalidConfig::new("maximum connections", "0", "at least 1").at("max_connections"));
         }
-        let settings = PoolSettings {
-            version: self.http,
-            idle_timeout: self.idle_timeout.0,
-            max_connections: self.max_connections,
-            pings: self.http2_ping_interval.0.0.map(|interval| (interval, self.http2_ping_timeout.0)),
-            pings_while_idle: self.http2_ping_while_idle,
-        };
         let connector = Connector {
             dialer,
             timeout: self.connect_timeout.0,
@@ -274,7 +271,12 @@ impl TransportConfig {
             #[cfg(feature = "rustls")]
             tls: std::sync::Arc::new(self.tls()?),
         };
-        Ok(Transport::new(connector, settings))
+        // The pool keeps no certificate and no key.
+        #[cfg(feature = "rustls")]
+        let kept = Self { given: super::tls::Certificates::default(), ..self };
+        #[cfg(not(feature = "rustls"))]
+        let kept = self;
+        Ok(Transport::new(connector, kept))
     }
 }
 
@@ -282,4 +284,35 @@ impl Default for TransportConfig {
     fn default() -> Self {
         Self::new()
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub(super) enum Version {
+    Negotiated,
+    Http1,
+    Http2,
+}
+
+/// The interval of a keep-alive, or `None` if it is off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeepAlive(pub(super) Option<Duration>);
+
+impl fmt::Debug for KeepAlive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(interval) => interval.fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+crate::config::text::text! {
+    KeepAlive, "a duration such as `20s`, or `off`",
+        |text: &str| match text {
+            "off" => Ok(KeepAlive(None)),
+            text => <Duration as Text>::read(text).map(|interval| KeepAlive(Some(interval))),
+        },
+        |keep_alive: &KeepAlive| keep_alive.0.as_ref().map_or("off".to_owned(), Text::write);
 }

@@ -1,29 +1,39 @@
-//! The two kinds of connections.
+//! The two kinds of connections, and the stream below them.
 
 use std::{
     future::poll_fn,
+    io::{self, IoSlice},
     pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    task::{Poll, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use http::HeaderMap;
+use http_body::Body as HttpBody;
 use hyper::{
     client::conn::{http1, http2},
     rt::bounds::Http2ClientConnExec,
 };
 use hyper_util::rt::TokioIo;
-use tokio::task::AbortHandle;
-
-use super::{
-    request_body::RequestBody,
-    stream::{Stream, Unsent},
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::Notify,
+    task::AbortHandle,
 };
-use crate::clock::{self, Instant};
+
+use crate::{
+    clock::{self, Instant},
+    error::BoxError,
+};
+
+/// The body of a request that a [`Transport`](super::Transport) can send. Every body with these bounds implements the trait.
+pub trait RequestBody: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
+
+impl<B> RequestBody for B where B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
 
 /// The limit of streams before the server's settings have arrived. No server sends this number.
 pub(super) const UNKNOWN: usize = usize::MAX - 1;
@@ -208,6 +218,102 @@ impl Driver {
         })
         .await;
         // hyper returns the requests that it has not begun once the connection is dropped.
+    }
+}
+
+/// A connection to a server or a proxy: TCP, the stream of a custom connector, or TLS over one of these.
+pub(super) type Stream = Box<dyn Duplex>;
+
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Whether hyper's buffer still contains a part of a request because the peer reads nothing. hyper reports such an
+/// HTTP/1.1 connection as ready if the response has ended.
+#[derive(Debug, Default)]
+pub(super) struct Unsent {
+    is_blocked: AtomicBool,
+    flushed: Notify,
+}
+
+impl Unsent {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.is_blocked.load(Relaxed)
+    }
+
+    /// Waits until hyper has written its buffer. At most one task may wait.
+    pub(super) async fn flushed(&self) {
+        while !self.is_empty() {
+            self.flushed.notified().await;
+        }
+    }
+
+    /// Records the result of a flush, or of a write that must wait. hyper flushes the stream after the last byte of its
+    /// buffer, so only a flush shows that the buffer is empty.
+    fn set_blocked(&self, is_blocked: bool) {
+        if self.is_blocked.load(Relaxed) != is_blocked {
+            self.is_blocked.store(is_blocked, Relaxed);
+            self.flushed.notify_one();
+        }
+    }
+}
+
+/// The stream of an HTTP/1.1 connection.
+pub(super) struct Http1Stream {
+    stream: Stream,
+    unsent: Arc<Unsent>,
+}
+
+impl Http1Stream {
+    pub(super) fn new(stream: Stream) -> (Self, Arc<Unsent>) {
+        let unsent = Arc::default();
+        (Self { stream, unsent: Arc::clone(&unsent) }, unsent)
+    }
+}
+
+impl AsyncRead for Http1Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Http1Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, data);
+        if polled.is_pending() {
+            self.unsent.set_blocked(true);
+        }
+        polled
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, data);
+        if polled.is_pending() {
+            self.unsent.set_blocked(true);
+        }
+        polled
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.unsent.set_blocked(polled.is_pending());
+        polled
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -14,9 +14,8 @@ use hyper::{body::Incoming, client::conn::TrySendError};
 use tokio::sync::oneshot;
 
 use super::{
-    connection::{Connection, Http1, Http2},
+    connection::{Connection, Http1, Http2, RequestBody},
     pool::{Granted, Host},
-    request_body::RequestBody,
 };
 use crate::{
     body::{Body, ConnectionBody},

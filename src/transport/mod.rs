@@ -63,24 +63,17 @@
 mod config;
 mod connect;
 mod connection;
-mod dial;
 mod lease;
+mod origin;
 mod pool;
 #[cfg(feature = "proxy")]
 mod proxy;
-mod request_body;
-mod sending;
 mod service;
-mod settings;
-mod stream;
-mod target;
 #[cfg(feature = "rustls")]
 mod tls;
-#[cfg(feature = "proxy")]
-mod tunnel;
 
 pub use self::config::TransportConfig;
+pub use self::connection::RequestBody;
 #[cfg(feature = "proxy")]
 pub use self::proxy::Proxy;
-pub use self::request_body::RequestBody;
 pub use self::service::{Transport, TransportFuture};

@@ -1,7 +1,5 @@
 //! The connections to one origin, and the requests that wait for one.
 
-mod state;
-
 use std::{
     future::poll_fn,
     pin::pin,
@@ -17,15 +15,13 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{runtime::Handle, sync::oneshot};
 
-pub(super) use self::state::Granted;
-use self::state::{State, Waiter};
+pub(super) use super::origin::Granted;
+use super::origin::{State, Waiter};
 use super::{
+    config::{TransportConfig, Version},
     connect::{Connected, Connector},
-    connection::{Connection, Http1, Http2, UNKNOWN},
-    request_body::RequestBody,
-    settings::{PoolSettings, Version},
-    stream::Http1Stream,
-    target::Target,
+    connection::{Connection, Http1, Http1Stream, Http2, RequestBody, UNKNOWN},
+    origin::Target,
 };
 use crate::{
     call::{CallContext, Phase},
@@ -37,7 +33,7 @@ use crate::{
 pub(super) struct Host<B: RequestBody> {
     pub(super) target: Target,
     connector: Arc<Connector>,
-    settings: Arc<PoolSettings>,
+    config: Arc<TransportConfig>,
     state: Mutex<State<B>>,
 }
 
@@ -48,15 +44,15 @@ pub(super) enum Lookup<B> {
 }
 
 impl<B: RequestBody> Host<B> {
-    pub(super) fn new(target: Target, connector: &Arc<Connector>, settings: &Arc<PoolSettings>) -> Self {
-        let is_http2 = match settings.version {
+    pub(super) fn new(target: Target, connector: &Arc<Connector>, config: &Arc<TransportConfig>) -> Self {
+        let is_http2 = match config.http {
             Version::Negotiated if target.scheme == Scheme::HTTPS => None,
             version => Some(version == Version::Http2),
         };
         Self {
             target,
             connector: Arc::clone(connector),
-            settings: Arc::clone(settings),
+            config: Arc::clone(config),
             state: Mutex::new(State::new(is_http2)),
         }
     }
@@ -77,7 +73,7 @@ impl<B: RequestBody> Host<B> {
             state.waiters.pop_front();
         }
         if state.waiters.is_empty() {
-            if let Some(found) = state.take(now, self.settings.idle_timeout) {
+            if let Some(found) = state.take(now, self.config.idle_timeout.0) {
                 return Lookup::Found(found);
             }
         }
@@ -106,7 +102,7 @@ impl<B: RequestBody> Host<B> {
             _ => state.waiters.len().min(1),
         };
         let mut runtimes = Vec::new();
-        while state.opening < wanted && state.connections < self.settings.max_connections {
+        while state.opening < wanted && state.connections < self.config.max_connections {
             let Some(waiter) = state.waiters.get(state.opening) else { break };
             runtimes.push(waiter.runtime.clone());
             state.opening += 1;
@@ -133,10 +129,10 @@ impl<B: RequestBody> Host<B> {
         let Connected { stream, is_http2, times } =
             self.connector.connect(&self.target.scheme, &self.target.authority).await?;
         let failed = |error| ConnectError::new(ConnectPhase::Connect, error);
-        if !is_http2 && self.settings.version != Version::Http2 {
+        if !is_http2 && self.config.http != Version::Http2 {
             let (stream, unsent) = Http1Stream::new(stream);
             let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-            let (idle_timeout, connection) = (self.settings.idle_timeout, connection.with_upgrades());
+            let (idle_timeout, connection) = (self.config.idle_timeout.0, connection.with_upgrades());
             let driver = tokio::spawn(async move { slot.run(connection, idle_timeout).await }).abort_handle();
             let connection = Http1 { sender, unsent, driver, reused: false, idle_timeout };
             return Ok((Connection::Http1(connection), Some(times)));
@@ -144,13 +140,13 @@ impl<B: RequestBody> Host<B> {
         let slot = Arc::new(slot);
         let mut builder = http2::Builder::new(Tasks(Arc::clone(&slot)));
         builder.timer(TokioTimer::new()).initial_max_send_streams(UNKNOWN);
-        if let Some((interval, timeout)) = self.settings.pings {
-            builder.keep_alive_interval(interval).keep_alive_timeout(timeout);
-            builder.keep_alive_while_idle(self.settings.pings_while_idle);
+        if let Some(interval) = self.config.http2_ping_interval.0.0 {
+            builder.keep_alive_interval(interval).keep_alive_timeout(self.config.http2_ping_timeout.0);
+            builder.keep_alive_while_idle(self.config.http2_ping_while_idle);
         }
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         let (shared, driven) = Http2::new(sender);
-        let idle_timeout = self.settings.idle_timeout;
+        let idle_timeout = self.config.idle_timeout.0;
         tokio::spawn(async move {
             slot.run(driven.drive(connection, || slot.serve()), idle_timeout).await;
             // The connection takes no further requests, but its streams may continue.
@@ -210,7 +206,7 @@ impl<B: RequestBody> Host<B> {
         state
             .idle
             .retain(|(connection, since)| now.saturating_duration_since(*since) < connection.idle_timeout);
-        let idle_timeout = self.settings.idle_timeout;
+        let idle_timeout = self.config.idle_timeout.0;
         state.shared.retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
     }
 

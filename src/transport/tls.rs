@@ -8,7 +8,7 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::{TransportConfig, settings::Version};
+use super::{TransportConfig, config::Version};
 use crate::{config::InvalidConfig, error::BoxError};
 
 /// The certificates and the key that are given in code, as PEM texts.
