@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::services::Name;
+use super::Name;
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{ApiKey, KeyPlacement, Origin},

@@ -65,10 +65,7 @@ mod base_url;
 mod builder;
 #[cfg(feature = "client")]
 mod client_layers;
-mod credential;
 mod default_headers;
-mod framing;
-mod layer;
 mod pool;
 mod service;
 
@@ -79,6 +76,5 @@ pub(crate) use self::client_layers::boxed;
 #[cfg(feature = "client")]
 pub use self::client_layers::{OuterService, TransportService};
 pub use self::default_headers::{DefaultHeaders, DefaultHeadersLayer};
-pub use self::layer::StackLayer;
 pub use self::pool::{Pool, Route, RouteLayer};
-pub use self::service::StackService;
+pub use self::service::{StackLayer, StackService};

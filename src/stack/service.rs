@@ -1,17 +1,112 @@
 use std::task::{Context, Poll};
 
 use http::Request;
+use tower::ServiceBuilder;
+use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{default_headers::DefaultHeaders, pool::Route};
-use crate::{
-    attempt_span::AttemptSpan,
-    auth::{AnySign, Auth},
-    limit::{AnyLimiter, RateLimit},
-    request_id::SetRequestId,
-    retry::Retry,
-    timeout::{AttemptTimeout, BodyIdleTimeout, TotalTimeout},
+use super::{
+    default_headers::{DefaultHeaders, DefaultHeadersLayer},
+    pool::{Route, RouteLayer},
 };
+use crate::{
+    attempt_span::{AttemptSpan, AttemptSpanLayer},
+    auth::{AnySign, Auth, AuthLayer},
+    limit::{AnyLimiter, RateLimit, RateLimitLayer},
+    request_id::{RequestIdLayer, SetRequestId},
+    retry::{Retry, RetryLayer},
+    timeout::{
+        AttemptTimeout, AttemptTimeoutLayer, BodyIdleTimeout, BodyIdleTimeoutLayer, TotalTimeout,
+        TotalTimeoutLayer,
+    },
+};
+
+/// Adds the whole stack to a custom service. [`StackBuilder::layer`](super::StackBuilder::layer) creates it.
+///
+/// The inner service must be `Clone` and take a `Request<ReplayBody<B>>`, where `B` is the body of the caller's
+/// requests: see [`ReplayBody`](crate::body::ReplayBody).
+///
+/// A call is `Send` if the inner service and its future are `Send`. A spawned task can then run the call:
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
+/// use tower_outbound::{ApiKey, Body, BoxError, body::ReplayBody, preset};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), BoxError> {
+/// let service = tower::service_fn(|_: Request<ReplayBody<Body>>| async {
+///     Ok::<_, Infallible>(Response::new(Body::empty()))
+/// });
+/// let rates = preset::currency_rates("https://rates.example.com")?.with_api_key(ApiKey::new("s3cret")?);
+/// let stack = rates.layer()?.layer(service);
+///
+/// let request = Request::get("https://rates.example.com/v1/resources").body(Body::empty())?;
+/// let response = tokio::spawn(async move { stack.oneshot(request).await }).await??;
+/// assert_eq!(response.status(), 200);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The fields are the layers, outermost first. [Insert a layer into a
+/// stack](crate::guide::other_layers#insert-a-layer-into-a-stack) shows how to put another layer between two of them.
+///
+/// # Errors
+///
+/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header
+/// fields. This maximum leaves room for the header fields that the layers and the client add. It also rejects a header
+/// that [contradicts the URL or the body](crate::stack#headers).
+///
+/// # Clone
+///
+/// All clones of the layer, and all services made from them, share one limiter.
+#[derive(Debug, Clone)]
+pub struct StackLayer {
+    /// Limits how long the body of a response may stall.
+    pub body_idle_timeout: BodyIdleTimeoutLayer,
+    /// Adds the request id, and logs each call.
+    pub request_id: RequestIdLayer,
+    /// Adds the default headers, and checks `host`, `content-length` and `transfer-encoding`.
+    pub default_headers: DefaultHeadersLayer,
+    /// Limits the time of the whole call.
+    pub total_timeout: TotalTimeoutLayer,
+    /// Retries failed attempts.
+    pub retry: RetryLayer,
+    /// Acquires the permits of each attempt.
+    pub rate_limit: RateLimitLayer<AnyLimiter>,
+    /// Sends an attempt to its member of a [`Pool`](super::Pool). Does nothing without a pool.
+    pub route: RouteLayer,
+    /// Measures each attempt.
+    pub attempt_span: AttemptSpanLayer,
+    /// Adds the credential. Does nothing without one.
+    pub auth: AuthLayer<AnySign>,
+    /// Limits the time of one attempt.
+    pub attempt_timeout: AttemptTimeoutLayer,
+}
+
+impl<S> Layer<S> for StackLayer {
+    type Service = StackService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        // The compiler checks this order of the layers against the type `StackService`. The two timeouts can share a
+        // timer only here, because a rebuilt stack may have another layer between them.
+        let layers = ServiceBuilder::new()
+            .layer(&self.body_idle_timeout)
+            .layer(&self.request_id)
+            .layer(&self.default_headers)
+            .layer(self.total_timeout.clone().in_stack())
+            .layer(&self.retry)
+            .layer(&self.rate_limit)
+            .layer(&self.route)
+            .layer(&self.attempt_span)
+            .layer(&self.auth)
+            .layer(self.attempt_timeout.in_stack())
+            .service(inner);
+        StackService { layers }
+    }
+}
 
 /// The layers of a stack, outermost first.
 type Layers<S> = BodyIdleTimeout<

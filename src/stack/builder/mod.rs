@@ -1,41 +1,19 @@
-// In the order in which the documentation lists the methods.
-mod creation;
-
-mod credential;
-
-mod limiter;
-
-mod endpoints;
-
-mod pool;
-
-mod retry_rules;
-
-mod headers;
-
-#[cfg(feature = "client")]
-mod transport;
-
-#[cfg(feature = "client")]
-mod running;
-
 use std::{sync::Arc, time::Duration};
 
-use http::Uri;
+use http::{HeaderValue, StatusCode, Uri};
 
-use super::{
-    BaseUrl, Pool, StackLayer, credential::CredentialSource, default_headers::DefaultHeadersLayer,
-    pool::RouteLayer,
-};
+use self::credential::CredentialSource;
+use super::{BaseUrl, Pool, StackLayer, default_headers::DefaultHeadersLayer, pool::RouteLayer};
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, KeyPlacement, Origin},
-    config::InvalidConfig,
-    config::text::Written,
+    call::RequestHead,
+    config::{InvalidConfig, text::Written},
+    headers,
     limit::{AnyLimiter, RateLimitLayer, core::CoreSettings},
     policy::{Quota, dialect::Dialect},
     request_id::RequestIdLayer,
-    retry::RetryLayer,
+    retry::{AttemptResult, RetryLayer},
     timeout::TimeoutConfig,
 };
 
@@ -88,7 +66,7 @@ pub struct StackBuilder {
     limit: RateLimitLayer<AnyLimiter>,
     /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,
-    endpoints: Option<endpoints::EndpointLimits>,
+    endpoints: Option<limiter::EndpointLimits>,
     pool: Option<Pool>,
     /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
@@ -104,6 +82,184 @@ pub struct StackBuilder {
     pub(crate) transport_layers: super::client_layers::ClientLayers<super::TransportService>,
     #[cfg(feature = "client")]
     pub(crate) outer_layers: super::client_layers::ClientLayers<super::OuterService>,
+}
+
+impl StackBuilder {
+    /// Creates a builder from the base URL of a service.
+    ///
+    /// The builder has no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a
+    /// credential, or [`without_credential`](Self::without_credential). Without a quota, an
+    /// [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate that the server accepts. The default
+    /// [name](Self::with_name) is the URL's host. A request with a body is sent with `content-type: application/json`,
+    /// unless the request sets another `content-type`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless `base_url` is an absolute `http` or `https` URL with
+    ///
+    /// - no user info, query or fragment;
+    /// - a name or an IP address as its host;
+    /// - no port, or a port from 1 to 65535;
+    /// - a path of visible ASCII characters, without empty segments and dot segments.
+    pub fn new(base_url: impl AsRef<str>) -> Result<Self, InvalidConfig> {
+        let base = BaseUrl::parse(base_url.as_ref())?;
+        Ok(Self {
+            name: base.uri.host().unwrap_or_default().into(),
+            base,
+            credential: CredentialSource::default(),
+            placement: KeyPlacement::bearer(),
+            allowed: Vec::new(),
+            headers: DefaultHeadersLayer::default(),
+            quotas: Vec::new(),
+            limiter_settings: CoreSettings::DEFAULT,
+            has_given_limiter: false,
+            endpoints: None,
+            pool: None,
+            invalid: None,
+            limit: RateLimitLayer::new(AnyLimiter::of_quotas(&[], CoreSettings::DEFAULT)),
+            retry: RetryLayer::new(),
+            dialect: None,
+            request_id: RequestIdLayer::new(),
+            attempt_span: AttemptSpanLayer::new(),
+            timeout: TimeoutConfig::default(),
+            #[cfg(feature = "client")]
+            transport: crate::transport::TransportConfig::new(),
+            #[cfg(feature = "client")]
+            transport_layers: crate::stack::client_layers::ClientLayers(Vec::new()),
+            #[cfg(feature = "client")]
+            outer_layers: crate::stack::client_layers::ClientLayers(Vec::new()),
+        })
+    }
+}
+
+// Here, because the documentation lists the methods in the order of these modules and of the blocks.
+mod credential;
+mod limiter;
+
+/// Setters of the retry layer. [`with_retry`](Self::with_retry) replaces the whole layer.
+impl StackBuilder {
+    /// Sets the maximum number of attempts, including the first. The default is 3. See
+    /// [`RetryLayer::with_max_attempts`](crate::retry::RetryLayer::with_max_attempts).
+    pub fn with_max_attempts(mut self, max_attempts: u32) -> Self {
+        match self.retry.clone().with_max_attempts(max_attempts) {
+            Ok(retry) => self.retry = retry,
+            Err(error) => _ = self.invalid.get_or_insert(error),
+        }
+        self
+    }
+
+    /// Also retries an idempotent request after these statuses, in addition to the default ones: see
+    /// [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_outbound::Client;
+    ///
+    /// let builder = Client::builder("https://api.example.com")?.retry_on([StatusCode::CONFLICT]);
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn retry_on(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        self.map_retry(|retry| retry.retry_on(statuses))
+    }
+
+    /// Also retries an idempotent request if `condition` returns `true`, even after a 2xx. If it returns `false`, the
+    /// other rules apply: see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    ///
+    /// A POST is not idempotent, unless [`with_idempotent`](Self::with_idempotent) or
+    /// [`RequestBuilder::idempotent`](crate::client::RequestBuilder::idempotent) declares it so.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_outbound::Client;
+    ///
+    /// let builder = Client::builder("https://api.example.com")?.retry_if(|_request, attempt| {
+    ///     attempt.status() == Some(StatusCode::CONFLICT) && attempt.header("x-busy").is_some()
+    /// });
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn retry_if(
+        self,
+        condition: impl Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.map_retry(|retry| retry.retry_if(condition))
+    }
+
+    /// Declares requests idempotent regardless of their method, such as a POST that only searches. A later call
+    /// replaces the rule: see [`RetryLayer::with_idempotent`](crate::retry::RetryLayer::with_idempotent).
+    ///
+    /// ```
+    /// use tower_outbound::Client;
+    ///
+    /// let builder = Client::builder("https://api.example.com")?
+    ///     .with_idempotent(|request| request.uri.path() == "/v1/searches");
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_idempotent(self, rule: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.map_retry(|retry| retry.with_idempotent(rule))
+    }
+}
+
+/// Setters of the default headers.
+impl StackBuilder {
+    /// The default `user-agent` of a client from [`client`](Self::client) or
+    /// [`client_with_transport`](Self::client_with_transport), such as `tower-outbound/0.1.0`.
+    ///
+    /// A stack that is used as a layer sets no `user-agent`, and neither does a client over a custom service. The
+    /// custom service may set its own.
+    pub const DEFAULT_USER_AGENT: &str = concat!("tower-outbound/", env!("CARGO_PKG_VERSION"));
+
+    /// Sends this header with every request that does not already contain a header of this name.
+    ///
+    /// Each use of this method adds a header. A later value replaces an earlier value of the same header name. Every
+    /// attempt sends the header, because the retry layer is an inner layer.
+    ///
+    /// By default, a request with a body gets `content-type: application/json`. [The presets](crate::preset) send
+    /// this header with every request, even without a body. A `content-type` that this method sets replaces the
+    /// default, and is sent with every request.
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error for a header that
+    ///
+    /// - has an invalid name or value;
+    /// - frames a request or belongs to its connection, such as `content-length` or `connection`;
+    /// - contains a credential: `authorization`, `proxy-authorization`, and the header of the key.
+    ///
+    /// # Notes
+    ///
+    /// A stack that is used as a layer adds the header to every request, even to another origin, such as the next hop
+    /// of a redirect. For a secret, use [`with_api_key`](Self::with_api_key) or
+    /// [`with_authorize`](Self::with_authorize).
+    ///
+    /// ```
+    /// use tower_outbound::stack::StackBuilder;
+    ///
+    /// let orders = StackBuilder::new("https://orders.example.com")?
+    ///     .with_header("x-api-version", "2024-06-01")
+    ///     .with_header("user-agent", "shop/1.4");
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_header<K, V>(mut self, name: K, value: V) -> Self
+    where
+        K: AsRef<str>,
+        V: TryInto<HeaderValue>,
+    {
+        match headers::parse(name, value) {
+            Ok((name, value)) => drop(Arc::make_mut(&mut self.headers.0).insert(name, value)),
+            Err(error) => drop(self.invalid.get_or_insert(error)),
+        }
+        self
+    }
+
+    /// Returns the builder of a client over the crate's own transport.
+    #[cfg(feature = "client")]
+    pub(crate) fn with_default_user_agent(&self) -> Self {
+        let builder = self.clone();
+        match builder.headers.0.contains_key(http::header::USER_AGENT) {
+            true => builder,
+            false => builder.with_header(http::header::USER_AGENT, Self::DEFAULT_USER_AGENT),
+        }
+    }
 }
 
 impl StackBuilder {
