@@ -40,10 +40,10 @@ use crate::{config::InvalidConfig, error::Error, headers, secret::Secret};
 /// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts the
 /// key in one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct KeyPlacement(pub(super) Placement);
+pub struct KeyPlacement(Placement);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Placement {
+enum Placement {
     #[default]
     Bearer,
     Header(HeaderName),

@@ -303,41 +303,41 @@ impl Refresher {
     }
 }
 
-pub(in crate::auth) type Outcome = Result<ApiKey, KeyError>;
+type Outcome = Result<ApiKey, KeyError>;
 
 /// Resolves to the outcome of a refresh, or to an error if the task of the refresh was dropped with its runtime.
-pub(super) type Done = Shared<oneshot::Receiver<Outcome>>;
+type Done = Shared<oneshot::Receiver<Outcome>>;
 
 /// The keys and the refresh of a refresher.
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) held: Option<Held>,
+    held: Option<Held>,
     /// The running refresh. If a runtime drops the task of this refresh, a waiter or the next request starts another
     /// refresh.
-    pub(super) running: Option<Done>,
+    running: Option<Done>,
     /// Whether the server rejected the key after the running refresh had started.
-    pub(super) outdated: bool,
+    outdated: bool,
     /// The number of consecutive failures.
-    pub(super) failures: u32,
+    failures: u32,
     /// The last failure of the provider, and the end of the backoff after that failure.
-    pub(super) failed: Option<(KeyError, Instant)>,
+    failed: Option<(KeyError, Instant)>,
     /// The number of keys that the server rejected in a row.
-    pub(super) rejections: u32,
+    rejections: u32,
 }
 
 /// The current key.
-pub(super) struct Held {
-    pub(super) key: ApiKey,
-    pub(super) since: Instant,
-    pub(super) expires: Option<Instant>,
-    pub(super) refresh_at: Option<Instant>,
+struct Held {
+    key: ApiKey,
+    since: Instant,
+    expires: Option<Instant>,
+    refresh_at: Option<Instant>,
     /// A rejection before this time does not start a refresh.
-    pub(super) rejectable_at: Instant,
-    pub(super) rejected: bool,
+    rejectable_at: Instant,
+    rejected: bool,
 }
 
 impl Held {
-    pub(super) fn is_valid(&self, now: Instant) -> bool {
+    fn is_valid(&self, now: Instant) -> bool {
         !self.rejected && self.expires.is_none_or(|expires| now < expires)
     }
 }

@@ -49,9 +49,9 @@ use crate::{
 /// All clones of a layer, and the services made from them, share the key source, the closure or the signer.
 #[derive(Clone)]
 pub struct AuthLayer<G = Infallible> {
-    pub(super) credential: Credential<G>,
+    credential: Credential<G>,
     /// Empty if there is no credential, or if the credential is that of a pool, whose members have their own origins.
-    pub(super) origins: Vec<Origin>,
+    origins: Vec<Origin>,
 }
 
 impl AuthLayer {
@@ -333,7 +333,7 @@ pin_project! {
     /// The future of [`Auth`](super::Auth).
     pub struct ResponseFuture<F, P> {
         #[pin]
-        pub(super) state: State<F, P>,
+        state: State<F, P>,
     }
 }
 

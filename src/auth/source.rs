@@ -153,7 +153,7 @@ impl KeySource {
     }
 
     /// Returns whether `key` is the current key. Returns `None` if no key is valid.
-    pub(super) fn holds(&self, key: &ApiKey) -> Option<bool> {
+    fn holds(&self, key: &ApiKey) -> Option<bool> {
         match &self.0 {
             Source::Fixed(fixed) => Some(fixed == key),
             Source::Refreshing(refresher) => refresher.holds(key),
@@ -162,7 +162,7 @@ impl KeySource {
     }
 
     /// Returns the delays after the failures of a closure. `None` for a fixed key or a file.
-    pub(super) fn backoff(&self) -> Option<ExponentialBackoff> {
+    fn backoff(&self) -> Option<ExponentialBackoff> {
         match &self.0 {
             Source::Refreshing(refresher) => refresher.backoff(),
             Source::Fixed(_) | Source::Member(_) => None,
@@ -212,8 +212,8 @@ impl fmt::Debug for KeySource {
 }
 
 /// A key source that has failed while the server rejects its key and it has no other key.
-pub(super) struct MemberKeys {
-    pub(super) keys: KeySource,
+struct MemberKeys {
+    keys: KeySource,
     backoff: ExponentialBackoff,
     random: Random,
     /// Whether `rejected` has a key. Until the first rejection, no request takes the lock.
@@ -231,7 +231,7 @@ struct Rejected {
 }
 
 impl MemberKeys {
-    pub(super) fn new(keys: KeySource) -> Self {
+    fn new(keys: KeySource) -> Self {
         let backoff = keys.backoff().unwrap_or(ExponentialBackoff::throttled());
         let random = Random::from_entropy();
         Self { keys, backoff, random, is_rejected: AtomicBool::new(false), rejected: Mutex::default() }
@@ -253,11 +253,11 @@ impl MemberKeys {
     }
 
     /// Returns whether the server has rejected the key, and has not accepted it since.
-    pub(super) fn is_rejected(&self) -> bool {
+    fn is_rejected(&self) -> bool {
         self.is_rejected.load(Relaxed)
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.keys.has_failed() || self.is_rejected() && self.rejects_requests()
     }
 
@@ -278,7 +278,7 @@ impl MemberKeys {
 
     /// Records that a request goes to the member. If the server rejects its key, this request is a probe, and the next
     /// one may be sent after a longer delay.
-    pub(super) fn choose(&self) {
+    fn choose(&self) {
         if !self.is_rejected() {
             return;
         }
@@ -296,7 +296,7 @@ impl MemberKeys {
     }
 
     /// Records that the server rejected `key`. Returns whether the source has another key, or fetches one.
-    pub(super) fn reject(&self, key: &ApiKey) -> bool {
+    fn reject(&self, key: &ApiKey) -> bool {
         let is_replaced = self.keys.reject(key);
         let (mut rejected, now) = (self.lock(), clock::now());
         if let Some(known) = rejected.as_mut().filter(|rejected| rejected.key == *key) {
@@ -320,7 +320,7 @@ impl MemberKeys {
 
     /// Records that the server accepted `key`. Ignores the responses to requests that were sent before the rejection:
     /// most of them arrive before the first probe is sent.
-    pub(super) fn accept(&self, key: &ApiKey) {
+    fn accept(&self, key: &ApiKey) {
         if !self.is_rejected() {
             return;
         }

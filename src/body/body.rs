@@ -104,7 +104,7 @@ impl Body {
     }
 
     /// Creates a boxed body, and stores the function that creates it again.
-    pub(super) fn boxed(body: UnsyncBoxBody<Bytes, BoxError>, make: Option<MakeBody>) -> Self {
+    fn boxed(body: UnsyncBoxBody<Bytes, BoxError>, make: Option<MakeBody>) -> Self {
         Self::of(Kind::Boxed(body, make))
     }
 

@@ -65,7 +65,7 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn new(limit: usize, exact: bool) -> Self {
+    fn new(limit: usize, exact: bool) -> Self {
         Self { room: limit, recorded: Recorded { exact, ..Recorded::default() }, small: BytesMut::new() }
     }
 

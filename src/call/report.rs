@@ -209,7 +209,7 @@ const ELIDED: usize = 40;
 
 impl State {
     /// Returns the total time between the end of an attempt and the start of the next one, or the deadline.
-    pub(super) fn backoff(&self) -> Duration {
+    fn backoff(&self) -> Duration {
         let starts = self.attempts.iter().skip(1).map(|next| next.started).chain([self.expired()]);
         let pairs = self.attempts.iter().zip(starts).filter(|(attempt, _)| attempt.delay.get().is_some());
         sum(pairs.filter_map(|(attempt, next)| Some(next.get()?.saturating_sub(attempt.ended.get()?))))
@@ -217,7 +217,7 @@ impl State {
 
     /// Lists the attempts with their durations, without the time in the limiter's queue: `503@27ms, timeout@3s`. If
     /// the list is too long, the earlier attempts become a count and the sum of their durations.
-    pub(super) fn attempt_log(&self) -> String {
+    fn attempt_log(&self) -> String {
         let entries: Vec<_> = self.attempts.iter().map(|attempt| self.entry(attempt)).collect();
         let lengths = entries.iter().rev().scan(0, |length, (text, _)| {
             *length += text.len() + 2;
@@ -260,7 +260,7 @@ fn sum(times: impl Iterator<Item = Duration>) -> Duration {
 }
 
 /// Returns whole milliseconds, or from one second on, seconds with at most two decimal places.
-pub(super) fn short(duration: Duration) -> String {
+fn short(duration: Duration) -> String {
     let millis = duration.as_micros().saturating_add(500) / 1_000;
     if millis < 1_000 {
         return format!("{millis}ms");

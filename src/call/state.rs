@@ -34,7 +34,7 @@ pub(super) struct Shared {
     /// after the start of the call.
     pub(super) body_progress: AtomicU64,
     /// Whether the spans of the attempts have the level INFO.
-    pub(super) has_info_spans: AtomicBool,
+    has_info_spans: AtomicBool,
     /// Whether the call ended with `StopReason::Success`.
     pub(super) has_succeeded: AtomicBool,
     state: Mutex<State>,
@@ -70,7 +70,7 @@ pub(super) struct State {
     pub(super) waits_since: OptionalDuration,
     pub(super) attempts: Attempts,
     /// Whether the event of the call shows the last attempt, which has no event of its own.
-    pub(super) deferred: bool,
+    deferred: bool,
     /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
     /// Whether a layer above the stack has already sent a request that the server may have processed.
@@ -181,10 +181,7 @@ const SHORTEST_BEGINNING: usize = 4;
 
 /// Returns the values of the headers `names`, except those that cannot be an id. An id has at most [`MAX_LENGTH`]
 /// characters, all of them visible ASCII.
-pub(super) fn candidates<'a>(
-    headers: &'a HeaderMap,
-    names: &'a [HeaderName],
-) -> impl Iterator<Item = &'a str> {
+fn candidates<'a>(headers: &'a HeaderMap, names: &'a [HeaderName]) -> impl Iterator<Item = &'a str> {
     // One iteration over the header names of the response costs less than a lookup for each known name.
     let any = headers.keys().any(|name| names.contains(name));
     let values = any.then(|| names.iter().filter_map(|name| headers.get(name))).into_iter().flatten();

@@ -62,7 +62,7 @@ use crate::{
 pub struct RequestBuilder {
     client: Client,
     request: Result<Request<Body>, Error>,
-    pub(super) timeout: Option<Duration>,
+    timeout: Option<Duration>,
     is_idempotent: bool,
 }
 
@@ -330,7 +330,7 @@ impl RequestBuilder {
 }
 
 /// Percent-encodes all characters except the unreserved ones of RFC 3986.
-pub(super) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Percent-encodes a string as one segment of a path. Use it for an untrusted string, such as an id in an inbound
 /// request. Without it, the string could add a query or select another path.

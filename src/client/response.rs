@@ -338,7 +338,7 @@ impl KeptRequest {
 
     /// Runs the stack again. The retry layer either sends the request, as the next attempt of the same call, or returns
     /// the error of the body.
-    pub(super) async fn retry(
+    async fn retry(
         &self,
         settings: &Settings,
         response: response::Parts,

@@ -71,7 +71,7 @@ pub(super) struct Inner {
     /// The layers above the stack, which are built once.
     pub(super) outer: Option<OuterService>,
     /// Empty over a custom service.
-    pub(super) transport: OnceLock<TransportConfig>,
+    transport: OnceLock<TransportConfig>,
 }
 
 impl StackBuilder {
@@ -217,7 +217,7 @@ impl Client {
         self.inner.current.get().builder.limiter().clone()
     }
 
-    pub(super) fn resolve(&self, mut request: Request<Body>) -> Result<Request<Body>, Error> {
+    fn resolve(&self, mut request: Request<Body>) -> Result<Request<Body>, Error> {
         *request.uri_mut() = self.inner.base_url.resolve(std::mem::take(request.uri_mut()))?;
         Ok(request)
     }
@@ -337,7 +337,7 @@ pub(super) struct Current {
 }
 
 impl Current {
-    pub(super) fn new(
+    fn new(
         builder: StackBuilder,
         build: impl Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync + 'static,
     ) -> Result<Self, InvalidConfig> {
@@ -351,7 +351,7 @@ impl Current {
     }
 
     /// Replaces the settings, or returns an error and keeps them.
-    pub(super) fn change(&self, builder: &StackBuilder) -> Result<(), InvalidConfig> {
+    fn change(&self, builder: &StackBuilder) -> Result<(), InvalidConfig> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let new = (self.build)(builder.for_running(&self.get().builder)?)?;
         builder.apply_to_limiter_of(&new.builder);

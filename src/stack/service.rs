@@ -131,7 +131,7 @@ macro_rules! inner {
 /// All clones of the service share one limiter.
 #[derive(Debug, Clone)]
 pub struct StackService<S> {
-    pub(super) layers: Layers<S>,
+    layers: Layers<S>,
 }
 
 impl<S> StackService<S> {

@@ -58,10 +58,10 @@ use crate::{
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
 pub struct TransportConfig {
-    pub(super) connect_timeout: Written<Duration>,
+    connect_timeout: Written<Duration>,
     pub(super) idle_timeout: Written<Duration>,
     pub(super) max_connections: usize,
-    pub(super) tcp_keep_alive: Written<KeepAlive>,
+    tcp_keep_alive: Written<KeepAlive>,
     pub(super) http2_ping_interval: Written<KeepAlive>,
     pub(super) http2_ping_timeout: Written<Duration>,
     pub(super) http2_ping_while_idle: bool,

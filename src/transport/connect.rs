@@ -184,7 +184,7 @@ impl Progress {
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The addresses of a host name.
-pub(super) type Addresses = std::vec::IntoIter<SocketAddr>;
+type Addresses = std::vec::IntoIter<SocketAddr>;
 type Resolve = fn(Name) -> BoxFuture<io::Result<Addresses>>;
 
 /// Resolves a host and connects to it.
@@ -195,9 +195,9 @@ pub(super) enum Dialer {
 }
 
 /// The result of the resolver.
-pub(super) struct Resolved {
-    pub(super) at: Instant,
-    pub(super) addresses: Vec<IpAddr>,
+struct Resolved {
+    at: Instant,
+    addresses: Vec<IpAddr>,
 }
 
 /// Asks the resolver of the operating system.
@@ -222,11 +222,7 @@ impl Dialer {
     }
 
     /// Connects to the host of `uri`. Stores the result of the resolver, unless the connector is custom.
-    pub(super) fn dial(
-        &self,
-        uri: Uri,
-        resolved: Arc<OnceLock<Resolved>>,
-    ) -> BoxFuture<Result<Stream, BoxError>> {
+    fn dial(&self, uri: Uri, resolved: Arc<OnceLock<Resolved>>) -> BoxFuture<Result<Stream, BoxError>> {
         let (timeout, keep_alive, resolve) = match self {
             Self::Tcp { timeout, keep_alive, resolve } => (*timeout, *keep_alive, *resolve),
             Self::Custom(connect) => return connect(uri),

@@ -237,12 +237,12 @@ pub(super) struct Unsent {
 }
 
 impl Unsent {
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         !self.is_blocked.load(Relaxed)
     }
 
     /// Waits until hyper has written its buffer. At most one task may wait.
-    pub(super) async fn flushed(&self) {
+    async fn flushed(&self) {
         while !self.is_empty() {
             self.flushed.notified().await;
         }

@@ -284,7 +284,7 @@ impl<B: RequestBody> Drop for Slot<B> {
 
 /// Runs the tasks of an HTTP/2 connection. The connection keeps its place until all of them have ended, because one of
 /// them owns the stream.
-pub(super) struct Tasks<B: RequestBody>(Arc<Slot<B>>);
+struct Tasks<B: RequestBody>(Arc<Slot<B>>);
 
 impl<B: RequestBody> Clone for Tasks<B> {
     fn clone(&self) -> Self {

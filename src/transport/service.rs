@@ -159,7 +159,7 @@ pin_project! {
     ///
     /// Written by hand, because an `async` block would store the request three times, 760 bytes in all. The client boxes
     /// this future, and a smaller box costs less.
-    pub(super) struct Sending<B: RequestBody, F, S> {
+    struct Sending<B: RequestBody, F, S> {
         // The error is `None` after it was returned.
         host: Result<Arc<Host<B>>, Option<Error>>,
         call: Option<CallContext>,
@@ -189,7 +189,7 @@ where
     B: RequestBody,
     S: FnMut(&mut Lease<B>, Request<B>, Option<CallContext>, Instant) -> F,
 {
-    pub(super) fn new(host: Result<Arc<Host<B>>, Error>, request: Request<B>, send: S) -> Self {
+    fn new(host: Result<Arc<Host<B>>, Error>, request: Request<B>, send: S) -> Self {
         let call = request.extensions().get::<CallContext>().cloned();
         let stage = Stage::Finding { request: Some(request), is_returned: false };
         let host = host.map_err(Some);

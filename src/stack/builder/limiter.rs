@@ -366,7 +366,7 @@ pub(super) struct EndpointLimits {
     join: Arc<dyn Fn(&LocalLimiter) -> AnyLimiter + Send + Sync>,
     /// Identifies the limiters: see [`Keyed::id`].
     #[cfg(feature = "client")]
-    pub(super) id: usize,
+    id: usize,
 }
 
 impl fmt::Debug for EndpointLimits {
