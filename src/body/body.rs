@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 
 #[cfg(feature = "hyper")]
 use super::connection::ConnectionBody;
-use super::{FRAMES_PER_POLL, idle::IdleBody};
+use super::{FRAMES_PER_POLL, response::IdleBody};
 #[cfg(feature = "client")]
 use crate::call::Report;
 use crate::error::{BoxError, Error};

@@ -33,9 +33,9 @@
 pub(crate) mod body;
 #[cfg(feature = "hyper")]
 mod connection;
-mod idle;
 mod recording;
 mod replay;
+mod response;
 #[cfg(test)]
 mod test_body;
 
@@ -44,10 +44,10 @@ pub use self::body::BodyTooLarge;
 pub(crate) use self::body::{BrokenBody, BrokenResponse};
 #[cfg(feature = "client")]
 pub(crate) use self::connection::{ConnectionBody, Lease};
-pub(crate) use self::idle::Drain;
-pub use self::idle::IdleBody;
 pub(crate) use self::replay::Replay;
 pub use self::replay::ReplayBody;
+pub(crate) use self::response::Drain;
+pub use self::response::IdleBody;
 
 /// The default limit of a recording, 1 MiB. Recording a body that is in memory needs no additional memory. With this
 /// limit, 100 concurrent calls with streamed bodies record at most 100 MiB.

@@ -239,27 +239,6 @@ impl Client {
     }
 }
 
-impl Service<Request<Body>> for Client {
-    type Response = Response<Body>;
-    type Error = Error;
-    type Future = BoxFuture;
-
-    /// A client is always ready, because each call waits in its own future.
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> BoxFuture {
-        self.run(&self.inner.current.get(), self.resolve(request)).0
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("origin", &self.inner.base_url.origin).finish_non_exhaustive()
-    }
-}
-
 impl Client {
     /// Creates a GET of `path`. `.await` sends the request: see [`RequestBuilder`].
     ///
@@ -310,54 +289,6 @@ impl Client {
     /// Returns an [`Error`](crate::Error) if no response arrived. Every HTTP status is returned as `Ok`.
     pub fn execute<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
         ResponseFuture::new(self.clone(), self.resolve(request.map(Into::into)))
-    }
-}
-
-pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
-
-/// The whole stack, with its type erased.
-type Stack = dyn Fn(Request<Body>) -> BoxFuture + Send + Sync;
-
-/// The settings of a call. A call keeps them until its end.
-pub(super) struct Settings<F: ?Sized = Stack> {
-    pub(super) builder: StackBuilder,
-    /// A call allocates one box, for its future.
-    pub(super) stack: F,
-}
-
-/// Builds the stack of a builder over the transport of the client.
-type Build = dyn Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync;
-
-/// The settings of the calls that start now.
-pub(super) struct Current {
-    settings: RwLock<Arc<Settings>>,
-    build: Box<Build>,
-    /// Held during a change, so that the settings and the quotas of the limiter are those of the same change.
-    changing: Mutex<()>,
-}
-
-impl Current {
-    fn new(
-        builder: StackBuilder,
-        build: impl Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync + 'static,
-    ) -> Result<Self, InvalidConfig> {
-        let settings = RwLock::new(build(builder)?);
-        Ok(Self { settings, build: Box::new(build), changing: Mutex::new(()) })
-    }
-
-    #[inline]
-    pub(super) fn get(&self) -> Arc<Settings> {
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Replaces the settings, or returns an error and keeps them.
-    fn change(&self, builder: &StackBuilder) -> Result<(), InvalidConfig> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = (self.build)(builder.for_running(&self.get().builder)?)?;
-        builder.apply_to_limiter_of(&new.builder);
-        // Dropped after the lock is released.
-        let _old = mem::replace(&mut *self.settings.write().unwrap_or_else(PoisonError::into_inner), new);
-        Ok(())
     }
 }
 
@@ -430,5 +361,74 @@ impl Client {
     #[cfg(feature = "serde")]
     pub(crate) fn has_other_transport(&self, transport: &TransportConfig) -> bool {
         self.inner.transport.get().is_some_and(|own| own != transport)
+    }
+}
+
+impl Service<Request<Body>> for Client {
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = BoxFuture;
+
+    /// A client is always ready, because each call waits in its own future.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> BoxFuture {
+        self.run(&self.inner.current.get(), self.resolve(request)).0
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("origin", &self.inner.base_url.origin).finish_non_exhaustive()
+    }
+}
+
+pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
+
+/// The whole stack, with its type erased.
+type Stack = dyn Fn(Request<Body>) -> BoxFuture + Send + Sync;
+
+/// The settings of a call. A call keeps them until its end.
+pub(super) struct Settings<F: ?Sized = Stack> {
+    pub(super) builder: StackBuilder,
+    /// A call allocates one box, for its future.
+    pub(super) stack: F,
+}
+
+/// Builds the stack of a builder over the transport of the client.
+type Build = dyn Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync;
+
+/// The settings of the calls that start now.
+pub(super) struct Current {
+    settings: RwLock<Arc<Settings>>,
+    build: Box<Build>,
+    /// Held during a change, so that the settings and the quotas of the limiter are those of the same change.
+    changing: Mutex<()>,
+}
+
+impl Current {
+    fn new(
+        builder: StackBuilder,
+        build: impl Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync + 'static,
+    ) -> Result<Self, InvalidConfig> {
+        let settings = RwLock::new(build(builder)?);
+        Ok(Self { settings, build: Box::new(build), changing: Mutex::new(()) })
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the settings, or returns an error and keeps them.
+    fn change(&self, builder: &StackBuilder) -> Result<(), InvalidConfig> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = (self.build)(builder.for_running(&self.get().builder)?)?;
+        builder.apply_to_limiter_of(&new.builder);
+        // Dropped after the lock is released.
+        let _old = mem::replace(&mut *self.settings.write().unwrap_or_else(PoisonError::into_inner), new);
+        Ok(())
     }
 }

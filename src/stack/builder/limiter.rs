@@ -426,7 +426,7 @@ impl StackBuilder {
     }
 }
 
-/// Changes a running client to the settings of another builder.
+// The change of a running client to the settings of another builder.
 #[cfg(feature = "client")]
 impl StackBuilder {
     /// Returns this builder with the limiter of `running`, the builder of a client. Returns an error if a setting that

@@ -1,3 +1,5 @@
+//! The body of a response: its idle timeout, and the read of the rest of a failed response.
+
 use std::{
     fmt,
     pin::Pin,
