@@ -144,8 +144,8 @@ impl<B> fmt::Debug for IdleBody<B> {
     }
 }
 
-/// The maximum number of bytes to read. Reading more bytes would cost more than a new connection.
-const LIMIT: u64 = 64 * 1024;
+/// The maximum number of bytes that [`Drain`] reads. Reading more bytes would cost more than a new connection.
+const DRAIN_LIMIT: u64 = 64 * 1024;
 
 pin_project! {
     /// Reads and discards the body of a failed response, so that its connection can be reused.
@@ -166,7 +166,7 @@ pin_project! {
 impl<B: Body> Drain<B> {
     /// Reads at most 64 KiB of `body`, plus the rest of the frame that exceeds this limit.
     pub(crate) fn new(body: B) -> Self {
-        Self::with_limit(body, LIMIT)
+        Self::with_limit(body, DRAIN_LIMIT)
     }
 
     fn with_limit(body: B, limit: u64) -> Self {

@@ -125,9 +125,9 @@ impl StackBuilder {
             #[cfg(feature = "client")]
             transport: crate::transport::TransportConfig::new(),
             #[cfg(feature = "client")]
-            transport_layers: crate::stack::client_layers::ClientLayers(Vec::new()),
+            transport_layers: super::client_layers::ClientLayers(Vec::new()),
             #[cfg(feature = "client")]
-            outer_layers: crate::stack::client_layers::ClientLayers(Vec::new()),
+            outer_layers: super::client_layers::ClientLayers(Vec::new()),
         })
     }
 }
