@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
 #[cfg(feature = "hyper")]
-use super::connection::ConnectionBody;
+use super::response::ConnectionBody;
 use super::{FRAMES_PER_POLL, response::IdleBody};
 #[cfg(feature = "client")]
 use crate::call::Report;

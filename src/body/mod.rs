@@ -31,8 +31,6 @@
 
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
-#[cfg(feature = "hyper")]
-mod connection;
 mod recording;
 mod replay;
 mod response;
@@ -42,12 +40,12 @@ mod test_body;
 pub(crate) use self::body::Body;
 pub use self::body::BodyTooLarge;
 pub(crate) use self::body::{BrokenBody, BrokenResponse};
-#[cfg(feature = "client")]
-pub(crate) use self::connection::{ConnectionBody, Lease};
 pub(crate) use self::replay::Replay;
 pub use self::replay::ReplayBody;
 pub(crate) use self::response::Drain;
 pub use self::response::IdleBody;
+#[cfg(feature = "client")]
+pub(crate) use self::response::{ConnectionBody, Lease};
 
 /// The default limit of a recording, 1 MiB. Recording a body that is in memory needs no additional memory. With this
 /// limit, 100 concurrent calls with streamed bodies record at most 100 MiB.

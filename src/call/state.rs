@@ -13,9 +13,8 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::{
-    AttemptReport, CallContext, DeadlineSetting, RecordedHead, StopReason,
+    AttemptReport, CallContext, DeadlineSetting, EarliestDeadline, RecordedHead, StopReason,
     attempt::{Attempts, OptionalDuration},
-    deadline::EarliestDeadline,
 };
 use crate::{
     clock::{self, Instant},

@@ -1,12 +1,6 @@
 //! The limiter of a stack: its quotas, the limits of endpoints, and the pool.
 
-use std::{
-    fmt::{self, Debug},
-    hash::Hash,
-    num::NonZeroU32,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, hash::Hash, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
@@ -435,7 +429,7 @@ impl StackBuilder {
         let pool = |builder: &Self| builder.pool.as_ref().map(Pool::id);
         let endpoints = |builder: &Self| builder.endpoints.as_ref().map(|limits| limits.id);
         let [max, old_max] = [self, running].map(|builder| builder.limiter_settings.max_in_flight);
-        let layers = |field, new: &dyn Debug, old: &dyn Debug| {
+        let layers = |field, new: &dyn fmt::Debug, old: &dyn fmt::Debug| {
             (field, format!("{new:?}"), format!("{old:?}, those of the client"))
         };
         let (field, value, expected) = if self.base.uri != running.base.uri {
@@ -451,7 +445,7 @@ impl StackBuilder {
             ("endpoint limits", "other limits".into(), EXPECTED.into())
         } else if max.is_some() != old_max.is_some() {
             let expected = if max.is_some() { "none" } else { "a number" };
-            let value = max.map_or("none".into(), |max: NonZeroU32| max.to_string());
+            let value = max.map_or("none".into(), |max: std::num::NonZeroU32| max.to_string());
             let expected = format!("{expected}, because the limit cannot be added or removed at run time");
             return Err(InvalidConfig::of_setting("max in flight", value, expected).at("limit"));
         } else if self.transport_layers.0.len() != running.transport_layers.0.len() {
