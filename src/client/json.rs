@@ -1,4 +1,5 @@
-//! The methods of requests and responses for JSON. Without the feature `json`, the compiler's message names the feature.
+//! The methods of requests and responses for JSON. Without the feature `json`, the compiler's message names the
+//! feature.
 
 #[cfg(not(feature = "json"))]
 use std::future::pending;

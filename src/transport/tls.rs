@@ -197,4 +197,15 @@ mod tests {
         let has_certificate = |tls: &ClientConfig| tls.client_auth_cert_resolver.has_certs();
         assert_eq!((has_certificate(&tls), has_certificate(&of_proxy(&tls))), (true, false));
     }
+
+    #[test]
+    fn transport_keeps_no_client_key_in_its_pool() {
+        let certified = rcgen::generate_simple_self_signed(["client.test".to_owned()]).unwrap();
+        let (certificate, key) = (certified.cert.pem(), certified.signing_key.serialize_pem());
+        let config = TransportConfig::new().with_client_certificate(certificate.as_bytes(), key.as_bytes());
+        let has_certificate = |debug: String| debug.contains("has_client_certificate: true");
+        assert!(has_certificate(format!("{config:?}")));
+        let transport: crate::transport::Transport = config.build().unwrap();
+        assert!(!has_certificate(format!("{transport:?}")));
+    }
 }
