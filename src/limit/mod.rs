@@ -106,6 +106,7 @@
 //! - A request that failed or was dropped counts against the server's remaining permits for 10 s, because it may still
 //!   reach the server.
 
+mod any;
 #[cfg(feature = "serde")]
 mod config;
 #[allow(
@@ -124,10 +125,12 @@ mod local_limiter;
 mod permit;
 mod rules;
 mod service;
+mod setters;
 mod settlement;
 mod shell;
 mod snapshot;
 
+pub use self::any::AnyLimiter;
 #[cfg(feature = "serde")]
 pub use self::config::{DialectConfig, RateLimitConfig};
 pub use self::core::{Demand, PermitSource};
@@ -136,11 +139,11 @@ pub use self::future::ResponseFuture;
 pub use self::joint::Joint;
 pub use self::keyed::Keyed;
 pub use self::layer::RateLimitLayer;
-pub use self::limiter::{AnyLimiter, Limiter, PermitCost, PermitIssuer, PermitRequest, SelectLimiter};
+pub use self::limiter::{Limiter, PermitCost, PermitIssuer, PermitRequest, SelectLimiter};
 pub use self::local_limiter::LocalLimiter;
-pub(crate) use self::local_limiter::max_in_flight;
 pub use self::permit::{InFlight, Permit};
 pub use self::service::{InFlightBody, RateLimit};
+pub(crate) use self::setters::max_in_flight;
 pub use self::settlement::{Metered, Settlement};
 pub use self::shell::acquire::Acquire;
 pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot, UnitState};

@@ -1,0 +1,99 @@
+use std::task::Waker;
+
+use super::*;
+use crate::call::{Outcome, Phase};
+
+fn call() -> CallContext {
+    CallContext::of(&mut http::Extensions::new())
+}
+
+#[test]
+fn sent_is_the_last_phase_of_an_attempt() {
+    let (call, sent) = (call(), Phase::Sent(Duration::from_nanos(7)));
+    call.begin_watch();
+    for phase in [Phase::Connecting, Phase::Waiting, sent] {
+        call.enter(phase);
+        assert_eq!(call.phase(), phase);
+    }
+    call.enter(Phase::Connecting);
+    assert_eq!(call.phase(), sent);
+}
+
+#[test]
+fn attempt_that_is_not_sent_reports_no_time_of_sending() {
+    let (call, sent) = (call(), Duration::from_secs(1));
+    call.start_attempt(call.started()).unwrap();
+    call.begin_watch();
+    call.enter(Phase::Sent(sent));
+    call.end_watch();
+    call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None, None);
+    call.start_attempt(call.started()).unwrap();
+    assert_eq!(call.phase(), Phase::Unknown);
+    call.end_attempt(Outcome::Refused, None, None, None);
+    let reported = call.report().attempts().iter().map(|attempt| attempt.sent).collect::<Vec<_>>();
+    assert_eq!(reported, [Some(sent), None]);
+}
+
+#[test]
+fn phase_is_unknown_after_two_attempts_at_once() {
+    let call = call();
+    call.begin_watch();
+    call.begin_watch();
+    call.enter(Phase::Connecting);
+    call.end_watch();
+    call.end_watch();
+    assert_eq!(call.phase(), Phase::Unknown);
+    call.begin_watch();
+    call.enter(Phase::Waiting);
+    call.expire();
+    assert_eq!((call.phase(), call.is_expired()), (Phase::Unknown, false));
+}
+
+/// Returns a request that waits for its connection.
+fn connecting() -> (Request<()>, CallContext, Context<'static>) {
+    let mut request = Request::new(());
+    let call = CallContext::of(request.extensions_mut());
+    call.begin_watch();
+    call.enter(Phase::Connecting);
+    (request, call, Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn request_does_not_wait_for_its_permit_while_several_attempts_run() {
+    let (request, call, mut cx) = connecting();
+    assert!(call.renewal(&mut cx).is_none());
+    assert!(call.poll_renewed(&request, &mut cx).is_pending());
+    call.begin_watch();
+    for attempt in ["first", "second"] {
+        assert!(call.poll_renewed(&request, &mut cx).is_ready(), "{attempt}");
+    }
+}
+
+#[test]
+fn request_waits_for_the_permit_that_its_limiter_acquires_although_another_attempt_begins() {
+    let (request, call, mut cx) = connecting();
+    assert!(call.renewal(&mut cx).is_none());
+    assert!(call.poll_renewed(&request, &mut cx).is_pending());
+    assert!(call.renewal(&mut cx).is_some());
+    call.begin_watch();
+    assert!(call.poll_renewed(&request, &mut cx).is_pending());
+    call.renewed();
+    assert!(call.poll_renewed(&request, &mut cx).is_ready());
+}
+
+#[test]
+fn outer_rate_limit_layer_does_not_answer_for_the_inner_one() {
+    let (request, call, mut cx) = connecting();
+    for layer in ["inner", "outer"] {
+        assert!(call.renewal(&mut cx).is_none(), "{layer}");
+    }
+    assert!(call.poll_renewed(&request, &mut cx).is_pending());
+    assert!(call.renewal(&mut cx).is_some(), "the inner layer checks its permit");
+    for _ in 0..2 {
+        assert!(call.renewal(&mut cx).is_none(), "the outer layer does not");
+        assert!(call.poll_renewed(&request, &mut cx).is_pending());
+    }
+    call.renewed();
+    assert!(call.renewal(&mut cx).is_none());
+    assert!(call.poll_renewed(&request, &mut cx).is_ready());
+}
