@@ -84,6 +84,7 @@
 
 mod credential;
 pub(crate) mod key;
+mod layer;
 mod origin;
 mod placement;
 mod refresh;
@@ -95,6 +96,7 @@ mod source;
 pub(crate) use self::credential::Credential;
 pub(crate) use self::key::ApiKey;
 pub use self::key::{AppCredentials, KeyError};
+pub use self::layer::AuthLayer;
 pub use self::origin::Origin;
 pub use self::placement::KeyPlacement;
 #[cfg(feature = "oauth2")]
@@ -102,6 +104,6 @@ pub(crate) use self::placement::{ENCODED, basic, with_basic};
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};
 pub(crate) use self::service::rejects_key;
-pub use self::service::{Auth, AuthLayer, ResponseFuture};
+pub use self::service::{Auth, ResponseFuture};
 pub use self::sign::{AnySign, BoxSignFuture, Sign};
 pub use self::source::KeySource;

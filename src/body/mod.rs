@@ -31,6 +31,7 @@
 
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
+mod bytes_up_to;
 mod recording;
 mod replay;
 mod response;
@@ -38,8 +39,8 @@ mod response;
 mod test_body;
 
 pub(crate) use self::body::Body;
-pub use self::body::BodyTooLarge;
 pub(crate) use self::body::{BrokenBody, BrokenResponse};
+pub use self::bytes_up_to::BodyTooLarge;
 pub(crate) use self::replay::Replay;
 pub use self::replay::ReplayBody;
 pub(crate) use self::response::Drain;

@@ -11,10 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{RequestBuilder, Response, ResponseError};
 #[cfg(feature = "json")]
-use super::{
-    error::Kind,
-    response::{excerpt, without_bom},
-};
+use super::{error::Kind, excerpt::excerpt, response::without_bom};
 #[cfg(feature = "json")]
 use crate::{error::Error, headers};
 

@@ -61,13 +61,16 @@
 //!   cover a body from [`Response::into_body`].
 
 mod error;
+mod excerpt;
 mod outer_call;
 mod request;
 mod response;
 pub(crate) mod service;
+mod settings;
 
 // After the modules whose methods the documentation lists first.
 mod json;
+mod reconfigure;
 
 pub use self::error::ResponseError;
 pub use self::request::{PathSegment, RequestBuilder};

@@ -10,7 +10,7 @@ use tower::ServiceExt;
 
 use super::{
     response::{KeptRequest, until_deadline},
-    service::{Current, Settings},
+    settings::{Current, Settings},
 };
 use crate::{
     body::Body,

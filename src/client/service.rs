@@ -1,9 +1,7 @@
 use std::{
     convert, fmt,
     future::ready,
-    mem,
-    pin::Pin,
-    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
@@ -16,6 +14,7 @@ use super::{
     outer_call::{self, OuterCall},
     request::RequestBuilder,
     response::ResponseFuture,
+    settings::{BoxFuture, Current, Settings},
 };
 use crate::{
     body::{Body, IdleBody, ReplayBody},
@@ -71,7 +70,7 @@ pub(super) struct Inner {
     /// The layers above the stack, which are built once.
     pub(super) outer: Option<OuterService>,
     /// Empty over a custom service.
-    transport: OnceLock<TransportConfig>,
+    pub(super) transport: OnceLock<TransportConfig>,
 }
 
 impl StackBuilder {
@@ -292,78 +291,6 @@ impl Client {
     }
 }
 
-impl Client {
-    /// Changes the settings of the client and of all its clones to those of `builder`. The connections, the limiter
-    /// and its queue stay.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_outbound::{Client, InvalidConfig, Quota};
-    ///
-    /// # fn run() -> Result<(), InvalidConfig> {
-    /// let builder = Client::builder("https://api.example.com")?.without_credential();
-    /// let client = builder.client()?;
-    ///
-    /// // Later, with a quota of another plan.
-    /// let builder = builder.with_quota(Quota::per_minute(300)?).with_total_timeout(Duration::from_secs(20));
-    /// client.reconfigure(&builder)?;
-    /// # Ok(())
-    /// # }
-    /// # run().unwrap();
-    /// ```
-    ///
-    /// | setting | effect |
-    /// |---|---|
-    /// | timeouts, retries, credential, default headers, dialect, name, request id, attempt span | apply to calls that start afterwards. A call in progress keeps its settings, also for its retries |
-    /// | longest wait, maximum queue, priority, cost | apply to calls that start afterwards |
-    /// | quotas | apply to every request that has no permit yet. See [`LocalLimiter::set_quotas`](crate::limit::LocalLimiter::set_quotas) |
-    /// | longest pause, throttle pause, limit of requests in flight, hold after a cancelled request | apply to the limiter from now on |
-    /// | initial burst | ignored, because the limiter has started |
-    /// | base URL, pool, endpoint limits, a limiter from [`with_limiter`](StackBuilder::with_limiter), number of transport layers and of outer layers | must not change |
-    /// | whether requests in flight are limited | must not change |
-    /// | transport | ignored. `StackConfig::reconfigure` returns an error |
-    ///
-    /// # Quotas
-    ///
-    /// The client keeps the limiter with which it was created, so permits already spent still count and waiters keep
-    /// their order. The builder's own limiter is not used. The quotas also change for other clients that share the
-    /// client's limiter.
-    ///
-    /// | from | to | effect |
-    /// |---|---|---|
-    /// | quotas | other quotas | the kind of limiter stays: a paced window or a token bucket |
-    /// | none | quotas | the limiter stays [adaptive](crate::limit::LocalLimiter::adaptive) and keeps its learned rate. The quotas are the ceiling. Their burst becomes available gradually if a request was sent before |
-    /// | quotas | none | the limiter begins to learn the rate, as an adaptive limiter without a quota |
-    ///
-    /// A limiter from [`with_limiter`](StackBuilder::with_limiter) keeps its quotas. The builder must contain the same
-    /// limiter: a clone of the [`AnyLimiter`](crate::limit::AnyLimiter) or of the
-    /// [`LocalLimiter`](crate::limit::LocalLimiter).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a setting must not change, or the errors of [`StackBuilder::layer`]. The client then keeps
-    /// all its settings.
-    ///
-    /// # Notes
-    ///
-    /// - The environment variable or the file of a key is read again. Reading a file blocks the thread.
-    /// - The retry budget starts full, unless both builders have the same [`Budget`](crate::retry::Budget).
-    /// - The transport layers and the outer layers of the builder are not applied. Only their numbers are compared. The
-    ///   state of the client's layers stays, such as that of a circuit breaker.
-    pub fn reconfigure(&self, builder: &StackBuilder) -> Result<(), InvalidConfig> {
-        match self.inner.transport.get() {
-            Some(_) => self.inner.current.change(&builder.with_default_user_agent()),
-            None => self.inner.current.change(builder),
-        }
-    }
-
-    /// Returns whether the client uses other transport settings. A custom service has none.
-    #[cfg(feature = "serde")]
-    pub(crate) fn has_other_transport(&self, transport: &TransportConfig) -> bool {
-        self.inner.transport.get().is_some_and(|own| own != transport)
-    }
-}
-
 impl Service<Request<Body>> for Client {
     type Response = Response<Body>;
     type Error = Error;
@@ -382,53 +309,5 @@ impl Service<Request<Body>> for Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("origin", &self.inner.base_url.origin).finish_non_exhaustive()
-    }
-}
-
-pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
-
-/// The whole stack, with its type erased.
-type Stack = dyn Fn(Request<Body>) -> BoxFuture + Send + Sync;
-
-/// The settings of a call. A call keeps them until its end.
-pub(super) struct Settings<F: ?Sized = Stack> {
-    pub(super) builder: StackBuilder,
-    /// A call allocates one box, for its future.
-    pub(super) stack: F,
-}
-
-/// Builds the stack of a builder over the transport of the client.
-type Build = dyn Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync;
-
-/// The settings of the calls that start now.
-pub(super) struct Current {
-    settings: RwLock<Arc<Settings>>,
-    build: Box<Build>,
-    /// Held during a change, so that the settings and the quotas of the limiter are those of the same change.
-    changing: Mutex<()>,
-}
-
-impl Current {
-    fn new(
-        builder: StackBuilder,
-        build: impl Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync + 'static,
-    ) -> Result<Self, InvalidConfig> {
-        let settings = RwLock::new(build(builder)?);
-        Ok(Self { settings, build: Box::new(build), changing: Mutex::new(()) })
-    }
-
-    #[inline]
-    pub(super) fn get(&self) -> Arc<Settings> {
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Replaces the settings, or returns an error and keeps them.
-    fn change(&self, builder: &StackBuilder) -> Result<(), InvalidConfig> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = (self.build)(builder.for_running(&self.get().builder)?)?;
-        builder.apply_to_limiter_of(&new.builder);
-        // Dropped after the lock is released.
-        let _old = mem::replace(&mut *self.settings.write().unwrap_or_else(PoisonError::into_inner), new);
-        Ok(())
     }
 }

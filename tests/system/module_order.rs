@@ -7,6 +7,7 @@ use std::{fs, path::Path};
 
 /// The modules, each after those on which it may depend. A layer may depend on no other layer.
 const ORDER: &[&str] = &[
+    "macros",
     "clock",
     "random",
     "config",

@@ -1,7 +1,7 @@
 use http_body_util::{Empty, Full, StreamBody};
 use tokio_test::{assert_pending, task::spawn};
 
-use super::*;
+use super::{super::BodyTooLarge, *};
 use crate::body::{
     replay::ReplayBody,
     test_body::{Failure, Script, Step},
