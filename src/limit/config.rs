@@ -101,32 +101,33 @@ impl RateLimitConfig {
         self.quota.as_ref().map_or(&[], |quotas| &quotas.0)
     }
 
-    /// Returns the settings of the limiter, which keeps its own rule.
-    pub(crate) fn settings(&self) -> CoreSettings {
-        let default = PauseSettings::DEFAULT;
+    /// Returns `settings` with the fields that the configuration has.
+    pub(crate) fn over(&self, settings: CoreSettings) -> CoreSettings {
+        let CoreSettings { pauses, .. } = settings;
         CoreSettings {
-            initial_burst: self.initial_burst,
+            initial_burst: self.initial_burst.or(settings.initial_burst),
             pauses: PauseSettings {
-                longest: self.longest_pause.map_or(default.longest, |pause| nanos(pause.0)),
-                throttled: self.throttle_pause.map_or(default.throttled, |pause| nanos(pause.0)),
+                longest: self.longest_pause.map_or(pauses.longest, |pause| nanos(pause.0)),
+                throttled: self.throttle_pause.map_or(pauses.throttled, |pause| nanos(pause.0)),
             },
-            max_in_flight: self.max_in_flight,
-            hold_after_cancel: self.hold_after_cancel.map_or(0, |hold| nanos(hold.0)),
-            ..CoreSettings::DEFAULT
+            max_in_flight: self.max_in_flight.or(settings.max_in_flight),
+            hold_after_cancel: self
+                .hold_after_cancel
+                .map_or(settings.hold_after_cancel, |hold| nanos(hold.0)),
+            ..settings
         }
     }
 }
 
 impl LocalLimiter {
-    /// Replaces the settings that a configuration has, and the quotas if it has the field `quota`. Keeps the rule, such
-    /// as a [token bucket](Self::token_bucket).
+    /// Replaces the quotas and the settings whose fields a configuration has. Keeps the other settings, and the rule,
+    /// such as a [token bucket](Self::token_bucket).
     pub fn with_config(self, config: &RateLimitConfig) -> Self {
         self.with_setup(|setup| {
             if let Some(List(quotas)) = &config.quota {
                 setup.quotas = quotas.as_slice().into();
             }
-            let CoreSettings { rule, lower_share, obeys_remaining, .. } = setup.settings;
-            setup.settings = CoreSettings { rule, lower_share, obeys_remaining, ..config.settings() };
+            setup.settings = config.over(setup.settings);
         })
     }
 }
@@ -196,5 +197,43 @@ impl DialectConfig {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.throttle_statuses.0.is_empty() && self.quotas.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::core::Rule;
+
+    #[test]
+    fn configuration_changes_only_the_settings_whose_fields_it_has() {
+        let own = CoreSettings {
+            initial_burst: Some(0),
+            pauses: PauseSettings { longest: 1, throttled: 2 },
+            max_in_flight: NonZeroU32::new(3),
+            hold_after_cancel: 4,
+            lower_share: Some(5),
+            obeys_remaining: true,
+            ..CoreSettings::new(Rule::TokenBucket)
+        };
+        let second = 1_000_000_000;
+        for (text, expected) in [
+            ("max_wait = '5s'", own),
+            ("initial_burst = 9", CoreSettings { initial_burst: Some(9), ..own }),
+            (
+                "longest_pause = '1s'",
+                CoreSettings { pauses: PauseSettings { longest: second, ..own.pauses }, ..own },
+            ),
+            (
+                "throttle_pause = '1s'",
+                CoreSettings { pauses: PauseSettings { throttled: second, ..own.pauses }, ..own },
+            ),
+            ("max_in_flight = 9", CoreSettings { max_in_flight: NonZeroU32::new(9), ..own }),
+            ("hold_after_cancel = '1s'", CoreSettings { hold_after_cancel: second, ..own }),
+        ] {
+            let config = toml::from_str(text).unwrap();
+            let limiter = LocalLimiter::token_bucket([]).with(|settings| *settings = own);
+            assert_eq!(limiter.with_config(&config).shared.setup.settings, expected, "{text}");
+        }
     }
 }

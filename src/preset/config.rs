@@ -10,7 +10,7 @@ use crate::{
         InvalidConfig,
         text::{Checked, InlineKey, List},
     },
-    limit::{DialectConfig, RateLimitConfig, RateLimitLayer},
+    limit::{DialectConfig, RateLimitConfig, RateLimitLayer, core::CoreSettings},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::{BaseUrl, StackBuilder, StackLayer},
@@ -104,7 +104,7 @@ impl StackBuilder {
         }
         let limit = config.limit.clone().or_quotas(builder.quotas());
         builder = builder
-            .with_own_limiter(limit.quotas().iter().copied(), limit.settings())
+            .with_own_limiter(limit.quotas().iter().copied(), limit.over(CoreSettings::DEFAULT))
             .with_limit(|layer| RateLimitLayer::from_config(layer.limiter().clone(), &limit))
             .with_retry(config.retry.clone())
             .with_request_id(config.request_id.clone())
