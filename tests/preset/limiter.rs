@@ -1,6 +1,9 @@
 //! Tests the limiter of a preset. The limiter may be shared between clients, replaced, custom, or keyed by tenant.
 
-use tower_outbound::limit::{AnyLimiter, Keyed, LocalLimiter};
+use tower_outbound::{
+    limit::{AnyLimiter, Keyed, LocalLimiter},
+    stack::Pool,
+};
 
 use super::*;
 
@@ -58,10 +61,55 @@ fn preset_keeps_a_given_limiter_and_rejects_a_later_quota() {
         let error = preset.clone().with_quota(Quota::per_minute(300).unwrap()).layer().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "invalid quota `300/60s`: expected a quota before with_limiter, or a limiter that has the quota"
+            "invalid quota `300/60s`: expected none, because with_limiter has set a limiter with its own quotas"
         );
         assert!(preset.layer().is_ok(), "the first builder is still valid");
     }
+}
+
+#[test]
+fn preset_rejects_settings_of_its_own_limiter_if_another_limiter_or_a_pool_is_given() {
+    let shared = LocalLimiter::paced_window(hourly_quota());
+    let pool = Pool::new([("https://host", key(), shared.clone())]).unwrap();
+    let given = |preset: StackBuilder| preset.with_limiter(shared.clone());
+    let replaced =
+        |preset: StackBuilder| preset.with_limit(|limit| limit.with_limiter(AnyLimiter::new(shared.clone())));
+    let pooled = |preset: StackBuilder| preset.with_pool(pool.clone());
+    let (preset, custom) = (preset_with_key("https://host"), StackBuilder::new("https://host").unwrap());
+    let in_flight = |preset: StackBuilder| preset.with_max_in_flight(4);
+    let paused = |preset: StackBuilder| preset.with_throttle_pause(MINUTE);
+    let lost = "limiter settings `besides a given limiter`: expected none before with_limiter or with_pool";
+    for (preset, expected) in [
+        (given(in_flight(preset.clone())), lost),
+        (given(paused(preset.clone())), lost),
+        (replaced(in_flight(preset.clone())), lost),
+        (pooled(in_flight(custom.clone())), lost),
+        (in_flight(given(preset)), "max in flight `4`: expected the setter of the limiter that with_limiter"),
+        (
+            in_flight(pooled(custom.clone())),
+            "max in flight `4`: expected the setter of each member's limiter",
+        ),
+        (
+            pooled(custom).with_quota(hourly_quota()),
+            "quota `3/10800s`: expected none, because each member of the pool has a limiter with its own quotas",
+        ),
+    ] {
+        let error = preset.layer().unwrap_err().to_string();
+        let is_expected = error.strip_prefix("invalid ").is_some_and(|error| error.starts_with(expected));
+        assert!(is_expected, "{expected}: {error}");
+    }
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn change_to_a_file_with_settings_of_the_own_limiter_is_rejected_if_a_limiter_is_given() {
+    const EXPECTED: &str = "limit: invalid limiter settings `besides a given limiter`: expected no initial_burst, longest_pause, throttle_pause, max_in_flight and hold_after_cancel, because the program gives the client a limiter with its own settings";
+    let shared = LocalLimiter::paced_window(hourly_quota());
+    let new = |text: &str| config::builder(text).with_limiter(shared.clone());
+    let client = new("").client_with_service(ScriptedService::new([ok()])).unwrap();
+    let error = client.reconfigure(&new("limit.max_in_flight = 4\ntimeout.total = '20s'")).unwrap_err();
+    assert_eq!(error.within("rates").to_string(), EXPECTED.replacen("limit", "rates.limit", 1));
+    client.reconfigure(&new("limit.max_wait = '4s'\ntimeout.total = '20s'")).unwrap();
 }
 
 #[test]

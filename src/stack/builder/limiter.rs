@@ -1,6 +1,6 @@
 //! The limiter of a stack: its quotas, the limits of endpoints, and the pool.
 
-use std::{fmt, hash::Hash, sync::Arc, time::Duration};
+use std::{fmt, hash::Hash, mem, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
@@ -50,10 +50,13 @@ impl StackBuilder {
     /// [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate. See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         if self.has_given_limiter {
-            const EXPECTED: &str = "a quota before with_limiter, or a limiter that has the quota";
+            let expected = match &self.pool {
+                Some(_) => "none, because each member of the pool has a limiter with its own quotas",
+                None => "none, because with_limiter has set a limiter with its own quotas",
+            };
             let text = |quota: Quota| format!("{}/{:?}", quota.limit(), quota.window());
             let quotas = quotas.into_iter().map(text).collect::<Vec<_>>().join(", ");
-            self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, EXPECTED));
+            self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, expected));
             return self;
         }
         let settings = self.limiter_settings;
@@ -148,10 +151,15 @@ impl StackBuilder {
         value: String,
         change: impl FnOnce(&mut CoreSettings) -> Result<(), InvalidConfig>,
     ) -> Self {
-        const EXPECTED: &str = "the setter of the limiter that with_limiter has set";
-        let changed = match self.has_given_limiter {
-            true => Err(InvalidConfig::new(field, value, EXPECTED)),
-            false => change(&mut self.limiter_settings),
+        let changed = match (self.has_given_limiter, &self.pool) {
+            (false, _) => change(&mut self.limiter_settings),
+            (true, None) => {
+                let expected = "the setter of the limiter that with_limiter has set";
+                Err(InvalidConfig::new(field, value, expected))
+            }
+            (true, Some(_)) => {
+                Err(InvalidConfig::new(field, value, "the setter of each member's limiter in the pool"))
+            }
         };
         match changed {
             Ok(()) => self.renew_limiter(),
@@ -196,12 +204,30 @@ impl StackBuilder {
     /// # clients(ApiKey::new("s3cret")?)?;
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error if a setting of the builder's own limiter is also set, such as
+    /// [`with_max_in_flight`](Self::with_max_in_flight) or `limit.max_in_flight` in a file. Set it on the limiter.
     pub fn with_limiter<L>(mut self, limiter: L) -> Self
     where
         L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
     {
         self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
+        self.with_given_limiter()
+    }
+
+    /// Records that the caller has set the limiter, which has its own settings.
+    fn with_given_limiter(mut self) -> Self {
+        const EXPECTED: &str =
+            "none before with_limiter or with_pool, because a given limiter has its own settings";
+        const IN_FILE: &str = "no initial_burst, longest_pause, throttle_pause, max_in_flight and hold_after_cancel, because the program gives the client a limiter with its own settings";
         self.has_given_limiter = true;
+        if mem::replace(&mut self.limiter_settings, CoreSettings::DEFAULT) != CoreSettings::DEFAULT {
+            let error =
+                InvalidConfig::new("limiter settings", "besides a given limiter", EXPECTED).at("limit");
+            self.invalid.get_or_insert(error.expecting_in_file(IN_FILE));
+        }
         self
     }
 
@@ -223,8 +249,10 @@ impl StackBuilder {
         let before = self.limit.limiter().clone();
         self.limit = change(self.limit);
         // A closure that replaces the limiter has the same effect as `with_limiter`.
-        self.has_given_limiter |= !self.limit.limiter().is_same(&before);
-        self
+        match self.limit.limiter().is_same(&before) {
+            true => self,
+            false => self.with_given_limiter(),
+        }
     }
 
     /// Sets how the service reports its limits, for the limiter and for retries.
@@ -379,7 +407,8 @@ impl StackBuilder {
     /// [`layer`](Self::layer) returns an error if
     ///
     /// - the key of a member would be sent without TLS, unless the builder [allows it](Self::with_plaintext);
-    /// - a credential, a limiter, endpoint limits or an allowed origin are also set.
+    /// - a credential, a limiter, a setting of the builder's own limiter, endpoint limits or an allowed origin are also
+    ///   set.
     pub fn with_pool(mut self, pool: Pool) -> Self {
         self.credential = CredentialSource::default();
         self.quotas = Vec::new();

@@ -338,8 +338,8 @@ impl StackBuilder {
     ///   no key, use [`without_credential`](Self::without_credential);
     /// - the key would be sent without TLS;
     /// - a [default header](Self::with_header) is invalid, frames requests or contains a credential;
-    /// - [`with_quota`](Self::with_quota) or a setter of the builder's own limiter was called after
-    ///   [`with_limiter`](Self::with_limiter);
+    /// - [`with_quota`](Self::with_quota) was called after [`with_limiter`](Self::with_limiter);
+    /// - a setting of the builder's own limiter is set besides [`with_limiter`](Self::with_limiter);
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout;
     /// - `with_transport_layer` or `with_outer_layer` was called, because both add layers to a client.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
