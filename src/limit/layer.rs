@@ -181,11 +181,24 @@ impl<L> RateLimitLayer<L> {
     /// Applies the rate-limit headers of a response only if `trusts` returns `true` for its request. By default, the
     /// headers of all responses apply. Use this setter if one limiter covers several servers. Otherwise the headers of
     /// one server pause the requests to all servers.
+    ///
+    /// A [`StackBuilder`](crate::stack::StackBuilder) sets a function that trusts its base URL's origin, the members of
+    /// its pool, and a URI without an origin. A function from
+    /// [`with_limit`](crate::stack::StackBuilder::with_limit) replaces it.
     pub fn with_feedback_from(
         mut self,
         trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.settings.options.feedback_from = Some(Arc::new(trusts));
+        self
+    }
+
+    /// Like [`with_feedback_from`](Self::with_feedback_from), but keeps a function that the layer already has.
+    pub(crate) fn or_feedback_from(
+        mut self,
+        trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.options.feedback_from.get_or_insert_with(|| Arc::new(trusts));
         self
     }
 

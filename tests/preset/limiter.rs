@@ -133,3 +133,29 @@ fn with_quota_keeps_the_initial_burst_of_the_configuration() {
         StackBuilder::from_config(&toml::from_str(config).unwrap()).unwrap().with_quota(hourly_quota());
     assert_eq!(limiter(&preset).snapshot().available, 0);
 }
+
+/// Sends a request to a service that responds with 429 and `retry-after: 600`. Returns whether the limiter pauses.
+async fn pauses_after_429(preset: StackBuilder, uri: &str) -> bool {
+    let throttled = ScriptedResponse::status(429).with_header("retry-after", "600");
+    let preset = preset.with_max_attempts(1);
+    let (stack, _) = stack(&preset, [throttled]);
+    assert_eq!(stack.oneshot(get(uri)).await.unwrap().status(), 429);
+    limiter(&preset).snapshot().paused_until.is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn rate_limit_headers_apply_from_the_origin_of_the_base_url_or_as_the_limit_layer_decides() {
+    let preset = || StackBuilder::new("https://host/v1").unwrap().without_credential();
+    let trusting = |trusted: &'static str| {
+        preset().with_limit(|limit| limit.with_feedback_from(move |head| head.uri.host() == Some(trusted)))
+    };
+    for (preset, uri, pauses) in [
+        (preset(), "https://host/v1", true),
+        (preset(), "https://other/v1", false),
+        (preset(), "/v1", true),
+        (trusting("other"), "https://host/v1", false),
+        (trusting("other"), "https://other/v1", true),
+    ] {
+        assert_eq!(pauses_after_429(preset, uri).await, pauses, "{uri}");
+    }
+}

@@ -393,7 +393,9 @@ impl StackBuilder {
             default_headers: self.headers.clone(),
             total_timeout,
             retry,
-            rate_limit: rate_limit.with_feedback_from(move |head| has_pool || origin.covers(head.uri)),
+            rate_limit: rate_limit.or_feedback_from(move |head| {
+                has_pool || head.uri.authority().is_none() || origin.covers(head.uri)
+            }),
             route,
             attempt_span: self.attempt_span.clone(),
             auth,
