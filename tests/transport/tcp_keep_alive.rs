@@ -33,6 +33,7 @@ async fn idle_connections_are_probed_after_the_interval() {
     for (transport, seconds) in [
         (TransportConfig::new(), Some(15)),
         (tcp_keep_alive(300), Some(300)),
+        (tcp_keep_alive(32_767), Some(32_767)),
         (TransportConfig::new().without_tcp_keep_alive(), None),
     ] {
         let server = Server::quick(Settings::default()).await;

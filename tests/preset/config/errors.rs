@@ -98,6 +98,10 @@ timeout.body_idle = '0s'
     timeout.body_idle: invalid body idle timeout `0ns`: expected more than zero
 transport.idle_timeout = '0s'
     transport.idle_timeout: invalid idle timeout `0ns`: expected more than zero, at most 366 days
+transport.tcp_keep_alive = '500ms'
+    transport.tcp_keep_alive: invalid tcp keep-alive `500ms`: expected 1s to 9h6m7s, the range of linux
+transport.tcp_keep_alive = '12h'
+    transport.tcp_keep_alive: invalid tcp keep-alive `43200s`: expected 1s to 9h6m7s, the range of linux
 api_key_file = '/no/such/file'
     api_key_file: invalid api key `in file /no/such/file`: expected a readable file (No such file or directory (os error 2))
 api_key_env = 'TOWER_OUTBOUND_NOT_SET'
