@@ -102,6 +102,10 @@ impl AttemptSpanLayer {
         self
     }
 
+    pub(crate) fn header(&self) -> Option<&HeaderName> {
+        self.header.as_ref().map(|header| &header.0)
+    }
+
     /// Calls `propagate` for each attempt. The closure writes the context of the attempt's span into the request's
     /// headers, so that the server's spans become children of that span. With the feature `otel`,
     /// `adapter::trace_context` writes W3C's `traceparent`.

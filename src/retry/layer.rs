@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 use tower_layer::Layer;
 
 use super::{
@@ -196,6 +196,10 @@ impl RetryLayer {
     /// a second e-mail or makes a second payment. No preset's service is known to honour idempotency keys.
     pub fn with_honoured_idempotency_key(self, key: IdempotencyKey) -> Self {
         self.set(|policy| policy.idempotency_key = Some(key))
+    }
+
+    pub(crate) fn idempotency_key_header(&self) -> Option<&HeaderName> {
+        self.policy.idempotency_key.as_ref().map(IdempotencyKey::header)
     }
 
     /// Sets the backoff after a transient failure. The default is [`ExponentialBackoff::transient`].

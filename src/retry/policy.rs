@@ -211,6 +211,10 @@ impl IdempotencyKey {
         Self { quoted: true, ..Self::bare() }
     }
 
+    pub(super) fn header(&self) -> &HeaderName {
+        &self.header.0
+    }
+
     /// Sets the name of the header.
     pub fn with_header(mut self, header: HeaderName) -> Self {
         self.header.0 = header;

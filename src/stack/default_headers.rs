@@ -30,27 +30,51 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 #[derive(Clone, Default)]
 pub struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
+/// The headers that other layers of a stack set.
+pub(super) struct SetHeaders<'a> {
+    pub(super) request_id: &'a HeaderName,
+    pub(super) attempt: Option<&'a HeaderName>,
+    pub(super) idempotency_key: Option<&'a HeaderName>,
+}
+
 impl DefaultHeadersLayer {
-    /// Rejects a default header that frames a request, contains a credential or is the header of the request id. `key`
-    /// is the header of the stack's own key. It is rejected if an outer layer sets the same header, because the key
-    /// would then not be sent.
-    pub(super) fn check(
-        &self,
-        key: Option<&HeaderName>,
-        request_id: &HeaderName,
-    ) -> Result<(), InvalidConfig> {
-        let set_before = [&ACCEPT, &CONTENT_TYPE, &USER_AGENT, request_id];
-        if let Some(name) = key.filter(|name| set_before.contains(name)) {
+    /// Rejects a header that frames a request, contains a credential, or is set twice. `key` is the header of the
+    /// stack's own key. The key would not be sent if an outer layer set the same header.
+    pub(super) fn check(&self, key: Option<&HeaderName>, set: &SetHeaders<'_>) -> Result<(), InvalidConfig> {
+        let all_set = [Some(set.request_id), set.attempt, set.idempotency_key];
+        let is_default = |name: &HeaderName| [ACCEPT, CONTENT_TYPE, USER_AGENT].contains(name);
+        let is_credential = |name: &HeaderName| [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name);
+        if let Some(name) = key.filter(|name| is_default(name) || all_set.contains(&Some(*name))) {
             let expected = "a header that the stack does not set itself, such as x-api-key";
             return Err(InvalidConfig::new("key header", name.to_string(), expected).at("key_placement"));
+        }
+        // The request id may be the idempotency key, because both are the same for all attempts of a call.
+        let is_taken = [Some(set.request_id), set.idempotency_key].contains(&set.attempt);
+        for (field, name, is_taken, path) in [
+            ("request id header", Some(set.request_id), false, &["request_id"] as &[_]),
+            ("attempt header", set.attempt, is_taken, &["attempt_span"]),
+            ("idempotency key header", set.idempotency_key, false, &["honoured_idempotency_key", "retry"]),
+        ] {
+            let Some(name) = name else { continue };
+            let expected = if frames_request(name) {
+                NOT_FRAMING
+            } else if is_credential(name) {
+                "a header that contains no credential"
+            } else if is_taken || is_default(name) {
+                "a header that the stack does not also set to another value"
+            } else {
+                continue;
+            };
+            let error = InvalidConfig::new(field, name.to_string(), expected).at("header");
+            return Err(path.iter().fold(error, |error, outer: &&str| error.at(*outer)));
         }
         for name in self.0.keys() {
             let expected = if frames_request(name) {
                 NOT_FRAMING
-            } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
+            } else if key == Some(name) || is_credential(name) {
                 "a header that contains no credential: use with_api_key or with_authorize for the credential"
-            } else if name == request_id {
-                "any header except the header of the request id, because each call has its own id"
+            } else if all_set.contains(&Some(name)) {
+                "any header except those of the request id, the attempt and the idempotency key, because a layer sets these"
             } else {
                 continue;
             };

@@ -4,7 +4,7 @@ use http::{
     HeaderName, HeaderValue, Method,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, USER_AGENT},
 };
-use tower_outbound::request_id::RequestIdLayer;
+use tower_outbound::{attempt_span::AttemptSpanLayer, request_id::RequestIdLayer, retry::IdempotencyKey};
 
 use super::*;
 
@@ -111,8 +111,22 @@ fn stack_rejects_a_key_in_a_header_that_the_stack_itself_sets() {
     let error =
         preset.clone().with_key_placement(KeyPlacement::header(trace.clone()).unwrap()).layer().unwrap_err();
     assert_eq!((error.field(), error.value()), ("key header", "x-trace"));
-    let error = preset.with_header(trace, value("mine")).layer().unwrap_err();
-    assert_eq!((error.field(), error.value()), ("header", "x-trace"));
+}
+
+#[test]
+fn stack_rejects_a_default_header_whose_value_differs_between_calls_or_attempts() {
+    let [id, attempt, token] = ["x-id", "x-attempt", "x-token"].map(HeaderName::from_static);
+    let retry =
+        RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare().with_header(token.clone()));
+    let preset = custom()
+        .with_request_id(RequestIdLayer::new().with_header(id.clone()))
+        .with_attempt_span(AttemptSpanLayer::new().with_attempt_header(attempt.clone()))
+        .with_retry(retry);
+    assert!(preset.layer().is_ok());
+    for name in [id, attempt, token] {
+        let error = preset.clone().with_header(name.clone(), value("1")).layer().unwrap_err();
+        assert_eq!((error.field(), error.value()), ("header", name.as_str()));
+    }
 }
 
 #[test]

@@ -3,7 +3,11 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderValue, StatusCode, Uri};
 
 use self::credential::CredentialSource;
-use super::{BaseUrl, Pool, StackLayer, default_headers::DefaultHeadersLayer, pool::RouteLayer};
+use super::{
+    BaseUrl, Pool, StackLayer,
+    default_headers::{DefaultHeadersLayer, SetHeaders},
+    pool::RouteLayer,
+};
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, KeyPlacement, Origin},
@@ -223,7 +227,8 @@ impl StackBuilder {
     ///
     /// - has an invalid name or value;
     /// - frames a request or belongs to its connection, such as `content-length` or `connection`;
-    /// - contains a credential: `authorization`, `proxy-authorization`, and the header of the key.
+    /// - contains a credential: `authorization`, `proxy-authorization`, and the header of the key;
+    /// - contains the request id, the number of the attempt or the idempotency key.
     ///
     /// # Notes
     ///
@@ -338,6 +343,8 @@ impl StackBuilder {
     ///   no key, use [`without_credential`](Self::without_credential);
     /// - the key would be sent without TLS;
     /// - a [default header](Self::with_header) is invalid, frames requests or contains a credential;
+    /// - the header of the request id, the attempt or the idempotency key frames requests, contains a credential or is
+    ///   also set to another value;
     /// - [`with_quota`](Self::with_quota) was called after [`with_limiter`](Self::with_limiter);
     /// - a setting of the builder's own limiter is set besides [`with_limiter`](Self::with_limiter);
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout;
@@ -373,7 +380,12 @@ impl StackBuilder {
             CredentialSource::Env(_) | CredentialSource::File(..) | CredentialSource::Keys(_)
         );
         let key_header = self.placement.header_name().filter(|_| has_pool || is_key);
-        self.headers.check(key_header, self.request_id.header())?;
+        let set = SetHeaders {
+            request_id: self.request_id.header(),
+            attempt: self.attempt_span.header(),
+            idempotency_key: self.retry.idempotency_key_header(),
+        };
+        self.headers.check(key_header, &set)?;
         self.check_pool()?;
         const IN_FILE: &str =
             "https, a loopback host or allow_plaintext = true, because a credential is sent to it";
