@@ -233,6 +233,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     is_blocked: AtomicBool,
+    /// Whether hyper has written since the last call of `take_progress`.
+    has_progress: AtomicBool,
     flushed: Notify,
 }
 
@@ -245,6 +247,18 @@ impl Unsent {
     async fn flushed(&self) {
         while !self.is_empty() {
             self.flushed.notified().await;
+        }
+    }
+
+    /// Returns whether hyper has written since the last call.
+    pub(super) fn take_progress(&self) -> bool {
+        self.has_progress.swap(false, Relaxed)
+    }
+
+    fn record_write(&self, written: &Poll<io::Result<usize>>) {
+        match written {
+            Poll::Pending => self.set_blocked(true),
+            Poll::Ready(_) => self.has_progress.store(true, Relaxed),
         }
     }
 
@@ -284,9 +298,7 @@ impl AsyncRead for Http1Stream {
 impl AsyncWrite for Http1Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, data);
-        if polled.is_pending() {
-            self.unsent.set_blocked(true);
-        }
+        self.unsent.record_write(&polled);
         polled
     }
 
@@ -296,9 +308,7 @@ impl AsyncWrite for Http1Stream {
         data: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, data);
-        if polled.is_pending() {
-            self.unsent.set_blocked(true);
-        }
+        self.unsent.record_write(&polled);
         polled
     }
 

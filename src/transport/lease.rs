@@ -24,7 +24,7 @@ use crate::{
     error::ConnectError,
 };
 
-/// How long the rest of a request may take after the end of its response. Then the connection is closed.
+/// How long the rest of a request may stall after the end of its response. Then the connection is closed.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// The response headers, or an error with the request if hyper has not begun to send it.
@@ -166,11 +166,17 @@ impl<B: RequestBody> Lease<B> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return connection.driver.abort() };
         let host = Arc::clone(&self.host);
         runtime.spawn(async move {
-            match tokio::time::timeout(LONGEST_REST, connection.ready()).await {
-                Ok(Ok(())) => host.give_back(connection),
-                Ok(Err(_)) => {}
-                // hyper does not close a connection while the server reads nothing.
-                Err(_) => connection.driver.abort(),
+            connection.unsent.take_progress();
+            let ready = loop {
+                match tokio::time::timeout(LONGEST_REST, connection.ready()).await {
+                    Ok(ready) => break ready,
+                    Err(_) if connection.unsent.take_progress() => {}
+                    // hyper does not close a connection while the server reads nothing.
+                    Err(_) => return connection.driver.abort(),
+                }
+            };
+            if ready.is_ok() {
+                host.give_back(connection);
             }
         });
     }

@@ -23,12 +23,22 @@ fn client(server: &Server, transport: TransportConfig) -> Client {
     builder.client_with_transport(transport).unwrap()
 }
 
+/// When a server responds to an upload.
+#[derive(Clone, Copy, PartialEq)]
+enum Responds {
+    AfterBody,
+    BeforeBody,
+}
+
 /// Starts a server that reports each frame of a request's body, and `None` if the body breaks.
-async fn reporting_server(settings: Settings) -> (Server, mpsc::UnboundedReceiver<Option<usize>>) {
+async fn reporting_server(
+    settings: Settings,
+    responds: Responds,
+) -> (Server, mpsc::UnboundedReceiver<Option<usize>>) {
     let (report, reports) = mpsc::unbounded_channel();
     let server = Server::raw(settings, move |_, request| {
         let report = report.clone();
-        async move {
+        let reading = async move {
             let mut body = request.into_body();
             while let Some(frame) = body.frame().await {
                 let data = frame.ok().map(|frame| frame.into_data().unwrap().len());
@@ -36,6 +46,12 @@ async fn reporting_server(settings: Settings) -> (Server, mpsc::UnboundedReceive
                 if data.is_none() {
                     break;
                 }
+            }
+        };
+        async move {
+            let reading = tokio::spawn(reading);
+            if responds == Responds::AfterBody {
+                reading.await.unwrap();
             }
             reply(200, "stored")
         }
@@ -58,7 +74,7 @@ fn channel() -> (mpsc::UnboundedSender<Bytes>, Body) {
 async fn stalled_upload_times_out_and_counts_as_maybe_processed() {
     let _clock = manual_clock();
     for (settings, transport) in super::versions() {
-        let (server, mut reports) = reporting_server(settings).await;
+        let (server, mut reports) = reporting_server(settings, Responds::AfterBody).await;
         let (parts, body) = channel();
         let call = tokio::spawn(client(&server, transport).post("/file").body(body).send());
         for _ in 0..2 {
@@ -80,7 +96,7 @@ async fn stalled_upload_times_out_and_counts_as_maybe_processed() {
 async fn dropped_upload_drops_its_body_and_creates_no_other() {
     let _clock = manual_clock();
     for (settings, transport) in super::versions() {
-        let (server, mut reports) = reporting_server(settings).await;
+        let (server, mut reports) = reporting_server(settings, Responds::AfterBody).await;
         let (parts, body) = channel();
         let made = std::sync::Mutex::new(vec![body]);
         let put = client(&server, transport).put("/file");
@@ -94,6 +110,40 @@ async fn dropped_upload_drops_its_body_and_creates_no_other() {
         parts.closed().await;
         assert_eq!(server.requests(), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn upload_continues_after_an_early_response() {
+    let _clock = manual_clock();
+    for (settings, transport) in super::versions() {
+        let (server, mut reports) = reporting_server(settings, Responds::BeforeBody).await;
+        let (parts, body) = channel();
+        let client = client(&server, transport);
+        assert_eq!(text(client.post("/file").body(body)).await, "stored");
+        for _ in 0..5 {
+            parts.send(Bytes::from_static(b"part")).unwrap();
+            assert_eq!(reports.recv().await.unwrap(), Some(4));
+            advance(SECOND * 9 / 10).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stalled_upload_is_closed_after_an_early_response() {
+    let _clock = manual_clock();
+    let (server, mut reports) = reporting_server(Settings::default(), Responds::BeforeBody).await;
+    let (parts, body) = channel();
+    let client = client(&server, TransportConfig::new().with_max_connections(1));
+    assert_eq!(text(client.post("/file").body(body)).await, "stored");
+    parts.send(Bytes::from_static(b"part")).unwrap();
+    assert_eq!(reports.recv().await.unwrap(), Some(4));
+    for _ in 0..2 {
+        assert!(!parts.is_closed());
+        settle().await;
+        advance(SECOND).await;
+    }
+    assert_eq!(within(reports.recv()).await.unwrap(), None);
+    parts.closed().await;
 }
 
 /// The server reads 4 MB each second. The buffers of the connection hold less than the server reads in 3 s.
