@@ -46,7 +46,7 @@ const STORED_ORIGINS: usize = 64;
 /// # Errors
 ///
 /// Returns an [`Error`] with the [kind](Error::kind) of the failure. It proves whether the request was sent, so that the
-/// [`retry`](crate::retry) layer retries every method if it was not.
+/// [`retry`](crate::retry) layer retries every method if it was not. A URI with user info is an invalid request.
 ///
 /// # Cancellation
 ///
@@ -94,6 +94,10 @@ impl<B: RequestBody> Inner<B> {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(host) = hosts.iter().find(|host| host.target.is(scheme, authority)) {
             return Ok(Arc::clone(host));
+        }
+        // Nothing would authenticate with it, and a proxy would see it.
+        if authority.as_str().contains('@') {
+            return Err(Error::invalid_request("the uri of a request must not contain user info"));
         }
         if hosts.len() >= STORED_ORIGINS {
             hosts.retain(|host| !host.is_unused());

@@ -43,6 +43,22 @@ async fn transport_returns_an_error_for_a_relative_uri() {
     assert_eq!(error.kind(), ErrorKind::InvalidRequest);
 }
 
+#[tokio::test]
+async fn transport_does_not_send_user_info() {
+    let server = Server::quick(Settings::default()).await;
+    let transport: Transport<Empty<Bytes>> = TransportConfig::new().build().unwrap();
+    let user_info = server.url().replace("://", "://ann:s3cret@");
+    for _ in 0..2 {
+        let request = Request::get(&user_info).body(Empty::new()).unwrap();
+        let error = within(transport.clone().oneshot(request)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+        assert!(!format!("{error:#} {error:?}").contains("s3cret"), "{error:?}");
+        // The origin is now known.
+        assert_eq!(fetch(&transport, &server.url(), Empty::new()).await, "ok");
+    }
+    assert_eq!(server.requests(), 2);
+}
+
 /// With one connection for each origin, a request waits until the connection is idle again.
 #[tokio::test]
 async fn clones_of_a_transport_share_the_connections_to_each_origin() {
