@@ -222,10 +222,18 @@ fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
         && uri.path() == "/"
         && uri.query().is_none()
         && !url.contains('#');
+    if !is_valid {
+        return Err(invalid());
+    }
+    let scheme = uri.scheme_str().unwrap_or_default();
+    // The host begins after the last `@`, but hyper-util splits at the first one.
+    let authority = match authority.rsplit_once('@') {
+        Some((user_info, host)) => format!("{}@{host}", user_info.replace('@', "%40")),
+        None => authority.to_owned(),
+    };
     // The client of hyper-util would connect to port 80.
-    let scheme = uri.scheme_str().filter(|scheme| scheme.starts_with("socks") && uri.port().is_none());
-    let url = scheme.map(|scheme| format!("{scheme}://{authority}:1080")).unwrap_or(url);
-    is_valid.then_some(url).ok_or_else(invalid)
+    let port = if scheme.starts_with("socks") && uri.port().is_none() { ":1080" } else { "" };
+    Ok(format!("{scheme}://{authority}{port}"))
 }
 
 /// Returns the URL without user and password.
@@ -387,12 +395,19 @@ mod tests {
 
     #[test]
     fn plain_requests_are_forwarded_with_the_authorization_of_the_proxy() {
-        let proxy = Proxy::new("http://ann:s3cret@proxy.test").unwrap();
         let authority = Authority::from_static("api.example.com");
-        let forward = proxy.forward(&Scheme::HTTP, &authority).unwrap().unwrap();
-        assert_eq!(forward, "Basic YW5uOnMzY3JldA==");
-        assert!(forward.is_sensitive());
-        assert!(proxy.forward(&Scheme::HTTPS, &authority).is_none());
+        for (user_info, authorization) in [
+            ("ann:s3cret", "Basic YW5uOnMzY3JldA=="),
+            ("ann:s3@cr@et", "Basic YW5uOnMzQGNyQGV0"),
+            ("ann:s3%40cr%40et", "Basic YW5uOnMzQGNyQGV0"),
+        ] {
+            let proxy = Proxy::new(&format!("http://{user_info}@proxy.test")).unwrap();
+            let forward = proxy.forward(&Scheme::HTTP, &authority).unwrap().unwrap();
+            assert_eq!(forward, authorization);
+            assert!(forward.is_sensitive());
+            assert!(proxy.forward(&Scheme::HTTPS, &authority).is_none());
+            assert_eq!(host_of(&proxy, "http://api.example.com/").as_deref(), Some("proxy.test"));
+        }
         let socks = Proxy::new("socks5h://proxy.test:1080").unwrap();
         assert!(socks.forward(&Scheme::HTTP, &authority).is_none());
     }
