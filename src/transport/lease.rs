@@ -34,28 +34,44 @@ pub(super) type Sent<B> = Result<Response<Incoming>, TrySendError<Request<B>>>;
 pub(super) struct Waiting<B: RequestBody> {
     host: Arc<Host<B>>,
     granted: oneshot::Receiver<Granted<B>>,
-    pub(super) since: Instant,
+    /// `None` once the call has recorded the wait.
+    call: Option<CallContext>,
+    since: Instant,
 }
 
 impl<B: RequestBody> Waiting<B> {
-    pub(super) fn new(host: &Arc<Host<B>>, granted: oneshot::Receiver<Granted<B>>, since: Instant) -> Self {
-        Self { host: Arc::clone(host), granted, since }
+    pub(super) fn new(
+        host: &Arc<Host<B>>,
+        granted: oneshot::Receiver<Granted<B>>,
+        call: Option<CallContext>,
+        since: Instant,
+    ) -> Self {
+        Self { host: Arc::clone(host), granted, call, since }
+    }
+
+    /// Records the time of the wait in the call.
+    fn record(&mut self, times: Option<ConnectTimes>) {
+        if let Some(call) = self.call.take() {
+            call.add_connection(self.since.elapsed(), times);
+        }
     }
 }
 
 impl<B: RequestBody> Future for Waiting<B> {
-    type Output = Result<(Lease<B>, Option<ConnectTimes>), ConnectError>;
+    type Output = Result<Lease<B>, ConnectError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The pool sends a result to each waiter that it removes.
         let granted = ready!(Pin::new(&mut self.granted).poll(cx))
             .unwrap_or_else(|lost| Err(ConnectError::new(crate::error::ConnectPhase::Connect, lost)));
-        Poll::Ready(granted.map(|(connection, times)| (Lease::new(&self.host, connection), times)))
+        self.record(granted.as_ref().ok().and_then(|(_, times)| *times));
+        Poll::Ready(granted.map(|(connection, _)| Lease::new(&self.host, connection)))
     }
 }
 
 impl<B: RequestBody> Drop for Waiting<B> {
     fn drop(&mut self) {
+        self.record(None);
         self.granted.close();
         if let Ok(Ok((connection, _))) = self.granted.try_recv() {
             drop(Lease::new(&self.host, connection));

@@ -232,7 +232,8 @@ where
                             (take_once(request), lease, now)
                         }
                         Lookup::Wait(granted) => {
-                            let (request, waiting) = (request.take(), Waiting::new(host, granted, now));
+                            let waiting = Waiting::new(host, granted, call.cloned(), now);
+                            let request = request.take();
                             this.stage.set(Stage::Waiting { request, waiting });
                             continue;
                         }
@@ -241,13 +242,11 @@ where
                 StageProj::Waiting { request, waiting } => {
                     let granted = ready!(Pin::new(&mut *waiting).poll(cx));
                     if let Some(call) = call {
-                        let times = granted.as_ref().ok().and_then(|(_, times)| *times);
-                        call.add_connection(waiting.since.elapsed(), times);
                         // The attempt timeout no longer counts the time as that of a connection.
                         call.enter(Phase::Waiting);
                     }
                     let (request, lease) = match granted {
-                        Ok((lease, _)) => (request.take(), Some(lease)),
+                        Ok(lease) => (request.take(), Some(lease)),
                         Err(error) => return Poll::Ready(Err(Error::from_service(error))),
                     };
                     this.stage.set(Stage::Renewing { request, lease });

@@ -56,6 +56,9 @@ async fn post_counts_as_not_sent_if_a_time_limit_ends_a_silent_tls_handshake() {
         let client = builder.client_with_transport(transport).unwrap();
         let error = within(client.post("/").body("{}").timeout(request)).await.unwrap_err();
         assert_not_sent(&error, kind, count);
+        for attempt in error.report().unwrap().attempts() {
+            assert!(attempt.connection_wait > CONNECT_TIMEOUT / 2, "{attempt:?}");
+        }
         // The listener may accept the last connection later.
         within(async {
             while accepted.load(SeqCst) < *opened.start() {
@@ -102,7 +105,9 @@ async fn post_that_waits_for_a_stream_until_its_deadline_counts_as_not_sent() {
     within(server.received(2)).await;
     let error = within(client.post("/").body("{}").timeout(millis(200))).await.unwrap_err();
     assert_not_sent(&error, ErrorKind::Deadline, 1);
-    assert_eq!(error.report().unwrap().attempts()[0].sent, None);
+    let attempt = error.report().unwrap().attempts().remove(0);
+    assert_eq!(attempt.sent, None);
+    assert!(attempt.connection_wait > millis(100), "{attempt:?}");
     release.notify_one();
     assert_eq!(within(held).await.unwrap().unwrap().status(), 200);
     assert_eq!(within(text(client.get("/last"))).await, "ok", "the stream is free again");
