@@ -16,6 +16,7 @@ use crate::{
     clock::{self, Instant},
     error::{ConnectError, Error},
     headers,
+    uri::default_port,
 };
 
 /// The origin of requests, and the form of their heads.
@@ -33,8 +34,7 @@ impl Target {
         authority: &Authority,
         forward: Option<Option<HeaderValue>>,
     ) -> Result<Self, Error> {
-        let default_port = if *scheme == Scheme::HTTPS { 443 } else { 80 };
-        let host = match authority.port_u16().filter(|port| *port != default_port) {
+        let host = match authority.port_u16().filter(|port| *port != default_port(scheme)) {
             Some(port) => format!("{}:{port}", authority.host()),
             None => authority.host().to_owned(),
         };
@@ -42,9 +42,17 @@ impl Target {
         Ok(Self { scheme: scheme.clone(), authority: authority.clone(), host, forward })
     }
 
+    /// Returns whether the texts are equal, as those of most requests.
     pub(super) fn is(&self, scheme: &Scheme, authority: &Authority) -> bool {
-        // The text is compared, because most authorities are equal as text.
         self.scheme == *scheme && self.authority.as_str() == authority.as_str()
+    }
+
+    /// Returns whether scheme, host and port are equal, also if the texts differ.
+    pub(super) fn is_same(&self, scheme: &Scheme, authority: &Authority) -> bool {
+        let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port(scheme));
+        self.scheme == *scheme
+            && self.authority.host().eq_ignore_ascii_case(authority.host())
+            && port(&self.authority) == port(authority)
     }
 
     /// Gives the head of a request the form that the HTTP version and the proxy need. May be called again for the same

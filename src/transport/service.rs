@@ -99,6 +99,9 @@ impl<B: RequestBody> Inner<B> {
         if authority.as_str().contains('@') {
             return Err(Error::invalid_request("the uri of a request must not contain user info"));
         }
+        if let Some(host) = hosts.iter().find(|host| host.target.is_same(scheme, authority)) {
+            return Ok(Arc::clone(host));
+        }
         if hosts.len() >= STORED_ORIGINS {
             hosts.retain(|host| !host.is_unused());
         }

@@ -59,6 +59,24 @@ async fn transport_does_not_send_user_info() {
     assert_eq!(server.requests(), 2);
 }
 
+#[tokio::test]
+async fn spellings_of_an_origin_share_its_connections() {
+    for (settings, config) in super::versions() {
+        let server = Server::quick(settings).await;
+        let address = server.address();
+        let connector = service_fn(move |_: http::Uri| tokio::net::TcpStream::connect(address));
+        let transport: Transport<Empty<Bytes>> = config.build_with_connector(connector).unwrap();
+        for url in ["http://api.test", "http://API.Test/", "http://api.test:80", "http://API.TEST:80/"] {
+            assert_eq!(fetch(&transport, url, Empty::new()).await, "ok");
+        }
+        assert_eq!((server.connections(), server.requests()), (1, 4));
+        for url in ["http://api.test:8080", "http://api.test.", "http://other.test"] {
+            assert_eq!(fetch(&transport, url, Empty::new()).await, "ok");
+        }
+        assert_eq!(server.connections(), 4);
+    }
+}
+
 /// With one connection for each origin, a request waits until the connection is idle again.
 #[tokio::test]
 async fn clones_of_a_transport_share_the_connections_to_each_origin() {
