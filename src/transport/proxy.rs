@@ -98,6 +98,8 @@ impl<'de> serde::Deserialize<'de> for ProxyChoice {
 /// # Notes
 ///
 /// - Requests to `localhost` and loopback addresses never go through a proxy.
+/// - For a SOCKS proxy, user, password and the host of the server may have at most 249 bytes together. A longer host
+///   fails the call.
 /// - The proxy reads a plain `http` request. A stack sends its credential without TLS only after
 ///   [`with_plaintext`](crate::stack::StackBuilder::with_plaintext).
 /// - A proxy that rejects the password (407 or 401) fails the call without a retry, because several logins with a wrong
@@ -127,8 +129,9 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// Returns an error unless `url` has a host and one of the schemes `http`, `https`, `socks5` and `socks5h`. The
-    /// error does not quote user and password.
+    /// Returns an error unless `url` has a host and one of the schemes `http`, `https`, `socks5` and `socks5h`. Also
+    /// returns an error if user and password of a SOCKS proxy have more than 248 bytes together. The error does not
+    /// quote user and password.
     pub fn new(url: &str) -> Result<Self, InvalidConfig> {
         let url = checked(url, "proxy")?;
         Ok(Self::of(Urls { http: url.clone(), https: url, no: String::new() }))
@@ -205,13 +208,17 @@ impl fmt::Debug for Proxy {
     }
 }
 
+/// The length of `user:password`, in bytes. hyper-util writes both and the host of the server, which has at least one
+/// byte, into one buffer of the SOCKS handshake.
+const LONGEST_LOGIN: usize = 249;
+
 /// Returns the URL with its scheme.
 fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
     const EXPECTED: &str = "the url of a proxy with a host, such as http://proxy.example.com:3128. The schemes are http, https, socks5 and socks5h";
-    let invalid = || InvalidConfig::new(field, shown(url), EXPECTED);
+    let invalid = |expected| InvalidConfig::new(field, shown(url), expected);
     let url = url.trim();
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    let uri: Uri = url.parse().map_err(|_| invalid())?;
+    let uri: Uri = url.parse().map_err(|_| invalid(EXPECTED))?;
     let is_known = ["http", "https", "socks5", "socks5h"].contains(&uri.scheme_str().unwrap_or_default());
     let authority = uri.authority().map_or("", Authority::as_str);
     let has_valid_port =
@@ -223,16 +230,23 @@ fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
         && uri.query().is_none()
         && !url.contains('#');
     if !is_valid {
-        return Err(invalid());
+        return Err(invalid(EXPECTED));
     }
     let scheme = uri.scheme_str().unwrap_or_default();
-    // The host begins after the last `@`, but hyper-util splits at the first one.
+    let is_socks = scheme.starts_with("socks");
     let authority = match authority.rsplit_once('@') {
-        Some((user_info, host)) => format!("{}@{host}", user_info.replace('@', "%40")),
+        Some((user_info, host)) => {
+            let length = user_info.len().saturating_sub(2 * user_info.matches('%').count());
+            if is_socks && length > LONGEST_LOGIN {
+                return Err(invalid("at most 248 bytes of user and password for a socks proxy"));
+            }
+            // The host begins after the last `@`, but hyper-util splits at the first one.
+            format!("{}@{host}", user_info.replace('@', "%40"))
+        }
         None => authority.to_owned(),
     };
     // The client of hyper-util would connect to port 80.
-    let port = if scheme.starts_with("socks") && uri.port().is_none() { ":1080" } else { "" };
+    let port = if is_socks && uri.port().is_none() { ":1080" } else { "" };
     Ok(format!("{scheme}://{authority}{port}"))
 }
 

@@ -206,6 +206,24 @@ mod proxies {
         }
     }
 
+    #[test]
+    fn login_that_never_fits_into_the_socks_handshake_is_rejected() {
+        for (scheme, password, is_valid) in [
+            ("socks5", "p".repeat(244), true),
+            ("socks5", "%70".repeat(244), true),
+            ("socks5", "p".repeat(245), false),
+            ("socks5h", "p".repeat(300), false),
+            ("http", "p".repeat(300), true),
+        ] {
+            let proxy = Proxy::new(&format!("{scheme}://anna:{password}@proxy.test"));
+            assert_eq!(proxy.is_ok(), is_valid, "{scheme} {password}");
+            if let Err(error) = proxy {
+                assert_eq!((error.field(), error.value()), ("proxy", &*format!("{scheme}://…")));
+                assert!(error.to_string().contains("248 bytes"), "{error}");
+            }
+        }
+    }
+
     #[cfg(feature = "serde")]
     #[test]
     fn invalid_proxy_of_a_file_is_rejected_without_its_password() {
