@@ -364,6 +364,17 @@ fn plan_example_limits_tokens_and_requests_in_flight_together() {
 }
 
 #[test]
+fn settings_example_prints_the_sample_with_all_defaults_and_without_its_key() {
+    let output = run("settings", &["../src/preset/sample.toml"]);
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""));
+    for part in ["[services.mail.retry]", "native_roots = false", "no_proxy = \"metrics.internal, "] {
+        assert!(printed.contains(part), "{part} is missing: {printed}");
+    }
+    assert!(!printed.contains("only-for-a-test"), "{printed}");
+}
+
+#[test]
 fn settings_example_reports_the_name_of_a_file_that_cannot_be_opened() {
     let output = run("settings", &["no/such.toml"]);
     assert_eq!(output.status.code(), Some(1));
