@@ -37,8 +37,9 @@ Without FILE, the service is a mock server on loopback. The program takes less t
 Exit status: 0, 1 if FILE cannot be read or a value is invalid, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
+// Unknown fields are not rejected here, because each variable with the prefix is one, such as `APP_ENV`. `StackConfig`
+// rejects those in a service.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Services {
     services: BTreeMap<String, StackConfig>,
 }
