@@ -51,7 +51,7 @@ fn parse(text: &str) -> Result<StackConfig, BoxError> {
 }
 
 /// Changes the client to the settings of the file after each edit. `applied` is the text that the client uses. Sends
-/// the outcome of each edit.
+/// the outcome of each edit. A text with an error is tried again, because a file that it names may appear later.
 async fn reload_after_edits(
     path: &Path,
     mut applied: String,
@@ -63,11 +63,16 @@ async fn reload_after_edits(
         // A comparison of the text needs no resolution of modification times, and follows a symbolic link.
         let Some(text) = fs::read_to_string(path).ok().filter(|text| *text != applied) else { continue };
         let reloaded = parse(&text).and_then(|config| Ok(config.reconfigure(client)?));
-        outcomes.send_replace(match reloaded {
+        let outcome = match &reloaded {
             Ok(()) => "reloaded".to_owned(),
             Err(error) => format!("kept the old settings: {error}"),
-        });
-        applied = text;
+        };
+        if reloaded.is_ok() {
+            applied = text;
+        } else if outcome == *outcomes.borrow() {
+            continue;
+        }
+        outcomes.send_replace(outcome);
     }
 }
 
@@ -124,16 +129,28 @@ async fn edit(
         ("transport.max_connections = 9", "kept the old settings: transport: invalid"),
         ("limit.quota = []", "reloaded"),
     ] {
-        let old = "limit.quota = \"2/1s, burst 1\"";
-        file.write(&text.replace(old, line))?;
-        outcomes.changed().await?;
-        let outcome = outcomes.borrow_and_update().clone();
-        println!("{}\n    {outcome}", line.replace('\n', ", "));
-        if !outcome.starts_with(expected) {
-            return Err(format!("unexpected outcome of `{line}`: {outcome}").into());
-        }
+        file.write(&text.replace("limit.quota = \"2/1s, burst 1\"", line))?;
+        expect(&line.replace('\n', ", "), expected, &mut outcomes).await?;
     }
-    call(client, "no quota").await
+    call(client, "no quota").await?;
+
+    // A deployment may create the file of a key after the file of the settings.
+    let key = ConfigFile(file.0.with_extension("key"));
+    file.write(&text.replace("api_key = \"k3y\"", &format!("api_key_file = {:?}", key.0)))?;
+    expect("api_key_file", "kept the old settings: api_key_file: invalid", &mut outcomes).await?;
+    key.write("k3y")?;
+    expect("the file of the key", "reloaded", &mut outcomes).await
+}
+
+/// Waits for the outcome of an edit, and prints it.
+async fn expect(edit: &str, expected: &str, outcomes: &mut watch::Receiver<String>) -> Result<(), BoxError> {
+    outcomes.changed().await?;
+    let outcome = outcomes.borrow_and_update().clone();
+    println!("{edit}\n    {outcome}");
+    if !outcome.starts_with(expected) {
+        return Err(format!("unexpected outcome of `{edit}`: {outcome}").into());
+    }
+    Ok(())
 }
 
 /// Makes a few calls, and prints how long they take.

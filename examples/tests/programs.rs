@@ -366,7 +366,8 @@ fn plan_example_limits_tokens_and_requests_in_flight_together() {
 #[test]
 fn settings_example_prints_the_sample_with_all_defaults_and_without_its_key() {
     // A variable with the prefix that is no setting of a service.
-    let output = command("settings").arg("../src/preset/sample.toml").env("APP_ENV", "prod").output().unwrap();
+    let output =
+        command("settings").arg("../src/preset/sample.toml").env("APP_ENV", "prod").output().unwrap();
     let (printed, errors) = (text(&output.stdout), text(&output.stderr));
     assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""));
     for part in ["[services.mail.retry]", "native_roots = false", "no_proxy = \"metrics.internal, "] {
@@ -396,6 +397,8 @@ fn reload_example_applies_valid_edits_and_keeps_the_settings_after_invalid_ones(
         "    kept the old settings: invalid quota limit `0`: expected at least 1\n",
         "    kept the old settings: transport: invalid transport `other settings`: expected that of the client",
         "limit.quota = []\n    reloaded\n",
+        "api_key_file\n    kept the old settings: api_key_file: invalid",
+        "the file of the key\n    reloaded\n",
         "\nthe server received 10 requests\n",
     ] {
         assert!(printed.contains(expected), "{expected:?} is missing: {printed}");
