@@ -1,4 +1,4 @@
-//! Checks of hosts and ports, and the redaction of URLs.
+//! Checks of hosts and ports, the redaction of URLs, and the characters that are percent-encoded in a URL.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,6 +6,10 @@ use http::{
     Uri,
     uri::{Authority, Scheme},
 };
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
+
+/// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Returns whether the text of `authority` contains a path, a query or a fragment. `Authority::from_static` does not
 /// reject them, and the text of a URI with such an authority parses as another URI.

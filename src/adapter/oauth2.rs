@@ -13,14 +13,13 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::{
-    auth::{
-        ApiKey, ENCODED, FreshKey, KeyError, KeySource, RefreshingKey, basic, key::sensitive, with_basic,
-    },
+    auth::{ApiKey, FreshKey, KeyError, KeySource, RefreshingKey, basic, key::sensitive, with_basic},
     call::CallContext,
     client::service::Client,
     config::InvalidConfig,
     secret::Secret,
     stack::StackBuilder,
+    uri::ENCODED,
 };
 
 /// Fetches access tokens from an OAuth 2 token endpoint, with the client credentials grant (RFC 6749 §4.4).

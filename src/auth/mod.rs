@@ -100,7 +100,7 @@ pub use self::layer::AuthLayer;
 pub use self::origin::Origin;
 pub use self::placement::KeyPlacement;
 #[cfg(feature = "oauth2")]
-pub(crate) use self::placement::{ENCODED, basic, with_basic};
+pub(crate) use self::placement::{basic, with_basic};
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};
 pub(crate) use self::service::rejects_key;

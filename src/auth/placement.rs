@@ -7,14 +7,14 @@ use http::{
     },
     uri::{Parts, PathAndQuery},
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{percent_decode_str, utf8_percent_encode};
 use zeroize::Zeroizing;
 
 use super::{
     ApiKey,
     key::{sensitive, unattached},
 };
-use crate::{config::InvalidConfig, error::Error, headers, secret::Secret};
+use crate::{config::InvalidConfig, error::Error, headers, secret::Secret, uri::ENCODED};
 
 /// Where a request carries its key. The default is a bearer token.
 ///
@@ -179,9 +179,6 @@ enum Form {
         pair: Arc<Zeroizing<String>>,
     },
 }
-
-/// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
-pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const BASIC: &str = "Basic ";
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use http::{HeaderValue, Method, Request, uri::PathAndQuery};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 
 use super::{error::ResponseError, response::ResponseFuture, service::Client};
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     limit::{PermitCost, Priority},
     retry::RetryOverride,
     timeout::AttemptTimeoutOverride,
+    uri::ENCODED,
 };
 
 /// A request of a [`Client`]. `.await` sends it and returns the [`Response`](super::Response).
@@ -96,7 +97,7 @@ impl RequestBuilder {
             let mut separator = if request.uri().query().is_some() { '&' } else { '?' };
             for (name, value) in pairs {
                 joined.push(std::mem::replace(&mut separator, '&'));
-                joined.extend(utf8_percent_encode(name.as_ref(), RESERVED));
+                joined.extend(utf8_percent_encode(name.as_ref(), ENCODED));
                 joined.push('=');
                 write!(Encoder(&mut joined), "{value}").map_err(|_| {
                     Error::invalid_request(format!(
@@ -269,7 +270,7 @@ struct Encoder<'a>(&'a mut String);
 
 impl fmt::Write for Encoder<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend(utf8_percent_encode(text, RESERVED));
+        self.0.extend(utf8_percent_encode(text, ENCODED));
         Ok(())
     }
 }
@@ -329,9 +330,6 @@ impl RequestBuilder {
     }
 }
 
-/// Percent-encodes all characters except the unreserved ones of RFC 3986.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
 /// Percent-encodes a string as one segment of a path. Use it for an untrusted string, such as an id in an inbound
 /// request. Without it, the string could add a query or select another path.
 ///
@@ -356,6 +354,6 @@ pub struct PathSegment<'a>(pub &'a str);
 
 impl fmt::Display for PathSegment<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        utf8_percent_encode(self.0, RESERVED).fmt(f)
+        utf8_percent_encode(self.0, ENCODED).fmt(f)
     }
 }
