@@ -99,9 +99,9 @@ pub use self::key::{AppCredentials, KeyError};
 pub use self::layer::AuthLayer;
 pub use self::origin::Origin;
 pub use self::placement::KeyPlacement;
+pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 #[cfg(feature = "oauth2")]
 pub(crate) use self::placement::{basic, with_basic};
-pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};
 pub(crate) use self::service::rejects_key;
 pub use self::service::{Auth, ResponseFuture};

@@ -40,7 +40,7 @@ pub use self::head::RequestHead;
 pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
 use self::state::Shared;
-pub(crate) use self::state::{Chosen, Identity, Member, Naming, Needs, delay_of};
+pub(crate) use self::state::{AttemptEnd, Chosen, Identity, Member, Naming, Needs, delay_of};
 pub use crate::policy::outcome::{Delivery, Outcome};
 pub use crate::policy::retry::{DelayReason, StopReason};
 use crate::{

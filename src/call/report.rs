@@ -240,6 +240,7 @@ impl State {
     fn entry(&self, attempt: &Attempt) -> (String, Duration) {
         let status = attempt.outcome.and_then(Outcome::status);
         let name = match attempt.failure.or(status.as_ref().map(StatusCode::as_str)) {
+            Some("attempt_timeout") => "timeout",
             Some(name) => name,
             None if self.stop_reason == Some(StopReason::Deadline) => StopReason::Deadline.as_str(),
             None => "unfinished",

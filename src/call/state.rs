@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 
 use super::{
     AttemptReport, CallContext, DeadlineSetting, EarliestDeadline, RecordedHead, StopReason,
@@ -49,6 +49,9 @@ pub(crate) struct Identity {
     pub(crate) shows_attempt: bool,
 }
 
+/// The HTTP version of an attempt's response, or the name of its error.
+pub(crate) type AttemptEnd = Result<Version, &'static str>;
+
 /// The part of an [`Identity`] that is the same for all calls of a layer.
 #[derive(Debug, Clone)]
 pub(crate) struct Naming {
@@ -68,8 +71,9 @@ pub(super) struct State {
     /// When the request began to wait for its permit, after the start of the call. `None` if it does not wait.
     pub(super) waits_since: OptionalDuration,
     pub(super) attempts: Attempts,
-    /// Whether the event of the call shows the last attempt, which has no event of its own.
-    deferred: bool,
+    /// Contains the HTTP version of the last attempt's response if the event of the call shows that attempt, which then
+    /// has no event of its own.
+    deferred: Option<Option<Version>>,
     /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
     /// Whether a layer above the stack has already sent a request that the server may have processed.
@@ -345,15 +349,24 @@ impl CallContext {
 
     /// Returns whether the event of the call shows its last attempt. `only` is `true` if the call makes no other
     /// attempt.
-    pub(crate) fn defer_attempt(&self, only: bool) -> bool {
+    pub(crate) fn defer_attempt(&self, end: AttemptEnd, only: bool) -> bool {
         let mut state = self.0.shared.state();
-        state.deferred = only && state.identity.as_ref().is_some_and(|identity| identity.shows_attempt);
-        state.deferred
+        let is_shown = only && state.identity.as_ref().is_some_and(|identity| identity.shows_attempt);
+        state.deferred = is_shown.then_some(end.ok());
+        is_shown
+    }
+
+    /// Returns the end of the last attempt, if an event has yet to show it.
+    pub(crate) fn take_deferred(&self) -> Option<AttemptEnd> {
+        let mut state = self.0.shared.state();
+        let version = state.deferred.take()?;
+        version.map(Ok).or_else(|| Some(Err(state.attempts.last.as_ref()?.failure?)))
     }
 
     /// Returns the state that the event of the call shows.
     pub(crate) fn summary(&self) -> CallSummary {
-        let state = self.0.shared.state();
+        let mut state = self.0.shared.state();
+        let deferred = state.deferred.take();
         let identity = state.identity.as_ref();
         let outside = identity.filter(|identity| !identity.in_span);
         let member = state.rare.as_deref().and_then(|rare| rare.member.as_ref());
@@ -365,7 +378,7 @@ impl CallContext {
             routed: member.and_then(|member| member.routed.clone()),
             queued: state.queued.get().unwrap_or_default(),
             server_request_id: state.server_request_id.clone(),
-            attempt: if state.deferred { state.attempts.last_report() } else { None },
+            attempt: deferred.and_then(|_| state.attempts.last_report()),
         }
     }
 

@@ -83,6 +83,8 @@
 //! two. Its event `call completed` or `call failed` then has the fields of `attempt ended`, from
 //! `network.protocol.version` to `requested_delay_ms` in the table. At INFO, and with more than one attempt, these
 //! fields are omitted. Without this layer, or if its events are disabled or below INFO, each attempt has its own event.
+//! If a layer outside the retry layer sends another request for the call, such as a redirect, the event of the first
+//! attempt is emitted when the next attempt starts.
 //!
 //! # Where the time went
 //!

@@ -61,6 +61,7 @@ pub(super) struct Attempts<B> {
 impl<B: Body + 'static> Attempts<B> {
     /// Counts an attempt that is about to start. Returns an error if the deadline has passed.
     pub(super) fn start(&mut self) -> Result<(), Error> {
+        telemetry::deferred_attempt(&self.call);
         let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None).not_sent();
         self.call.start_attempt(clock::now()).map_err(passed)?;
         self.count += 1;
@@ -93,10 +94,7 @@ impl<B: Body + 'static> Attempts<B> {
         let budget = policy.budget.as_ref();
         budget.filter(|_| broken.is_some() && self.count > 1).inspect(|budget| budget.take_back());
         let requested_delay = reading.as_ref().and_then(Reading::requested_delay);
-        let failure = error.map(|error| match error.kind() {
-            ErrorKind::AttemptTimeout => "timeout",
-            kind => kind.as_str(),
-        });
+        let failure = error.map(|error| error.kind().as_str());
         let code = headers.and_then(Code::in_head).filter(|code| *code != Code::OK);
         let failure = failure.or(code.map(Code::name));
         let number = self.call.end_attempt(outcome, failure, requested_delay, headers);

@@ -8,10 +8,10 @@ use tracing::{Level, Span, debug, event, event_enabled, field, level_filters::Le
 use super::{
     ATTEMPT, CALL, ResponseSummary, TextValue, address,
     event::{millis, some_millis},
-    known, metric, port, text,
+    known, metric, port, protocol, text,
 };
 use crate::{
-    call::{AttemptReport, CallContext, Outcome, StopReason},
+    call::{AttemptEnd, AttemptReport, CallContext, Outcome, StopReason},
     error::Error,
 };
 
@@ -110,7 +110,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 queued_ms = some_millis(summary.queued),
                 backoff_ms = attempts.and_then(|_| some_millis(report.backoff())),
                 elapsed_ms = millis(elapsed),
-                network.protocol.version = attempt.and(result.ok()).and_then(|response| response.protocol()),
+                network.protocol.version = attempt.and(result.ok()).and_then(|response| protocol(response.version)),
                 delivery = attempt.and_then(delivery),
                 resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
                 connect_ms = connect.map(|times| millis(times.connect)),
@@ -142,20 +142,33 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
 
 /// Emits the event at the end of the call's latest attempt. `only` is `true` if the call makes no other attempt.
 pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &Error>, only: bool) {
-    if LevelFilter::current() >= Level::DEBUG && call.defer_attempt(only) {
-        return;
+    let end = result.map(|response| response.version).map_err(|error| error.kind().as_str());
+    if LevelFilter::current() < Level::DEBUG || !call.defer_attempt(end, only) {
+        attempt_ended(call, end);
     }
+}
+
+/// Emits the event of an attempt that the event of the call has not shown, before the call makes another attempt: a
+/// layer outside the retry layer sends another request for it.
+pub(crate) fn deferred_attempt(call: &CallContext) {
+    if LevelFilter::current() >= Level::DEBUG {
+        call.take_deferred().into_iter().for_each(|end| attempt_ended(call, end));
+    }
+}
+
+fn attempt_ended(call: &CallContext, end: AttemptEnd) {
     let names_for_event = LazyCell::new(|| call.names_for_event());
     let attempt = LazyCell::new(|| call.report().last_attempt());
+    let status = LazyCell::new(|| attempt.as_ref().and_then(|attempt| attempt.outcome?.status()));
     let connect = LazyCell::new(|| attempt.as_ref().and_then(|attempt| attempt.connect));
     debug!(
         target: ATTEMPT,
         service = names_for_event.0.as_deref(),
         request_id = text(names_for_event.1.as_ref()).value(),
         attempt = attempt.as_ref().map(|attempt| attempt.number),
-        http.response.status_code = result.ok().map(|response| response.status.as_u16()),
-        network.protocol.version = result.ok().and_then(|response| response.protocol()),
-        error.type = result.err().map(|error| error.kind().as_str()),
+        http.response.status_code = status.map(|status| status.as_u16()),
+        network.protocol.version = end.ok().and_then(protocol),
+        error.type = end.err(),
         delivery = attempt.as_ref().and_then(delivery),
         queued_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.queued)),
         resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),

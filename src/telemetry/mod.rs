@@ -7,7 +7,7 @@ pub(crate) mod event;
 pub(crate) mod metric;
 mod span;
 
-pub(crate) use self::call_event::{Subject, attempt, call, joins_attempt};
+pub(crate) use self::call_event::{Subject, attempt, call, deferred_attempt, joins_attempt};
 pub(crate) use self::event::{
     LastWarning, OrderWarning, Waiting, gave_up, granted, key_changed, key_refresh_begins,
     key_refresh_failed, key_refreshed, key_rejected, learned, paused, refused, request_id_inside_retry,
@@ -54,6 +54,18 @@ fn known(method: &Method) -> Option<&'static str> {
     known.into_iter().find(|known| method == known)
 }
 
+/// Returns OpenTelemetry's name of the HTTP version.
+fn protocol(version: Version) -> Option<&'static str> {
+    Some(match version {
+        Version::HTTP_09 => "0.9",
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_11 => "1.1",
+        Version::HTTP_2 => "2",
+        Version::HTTP_3 => "3",
+        _ => return None,
+    })
+}
+
 /// OpenTelemetry's value for an unknown method.
 const OTHER: &str = "_OTHER";
 
@@ -75,18 +87,6 @@ impl<'a> ResponseSummary<'a> {
     /// lookup.
     fn code(&self) -> Option<&'static str> {
         Code::in_head(self.headers).map(Code::name)
-    }
-
-    /// Returns OpenTelemetry's name of the HTTP version.
-    fn protocol(&self) -> Option<&'static str> {
-        Some(match self.version {
-            Version::HTTP_09 => "0.9",
-            Version::HTTP_10 => "1.0",
-            Version::HTTP_11 => "1.1",
-            Version::HTTP_2 => "2",
-            Version::HTTP_3 => "3",
-            _ => return None,
-        })
     }
 
     /// Returns the `error.type` of a 4xx, a 5xx or a gRPC failure. gRPC's code takes precedence over the HTTP status,

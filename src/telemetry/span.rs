@@ -9,7 +9,7 @@ use tracing::{
     span,
 };
 
-use super::{ATTEMPT, CALL, OTHER, ResponseSummary, address, known, metric::Stopwatch, port, text};
+use super::{ATTEMPT, CALL, OTHER, ResponseSummary, address, known, metric::Stopwatch, port, protocol, text};
 use crate::{
     call::{CallContext, StopReason},
     clock,
@@ -128,7 +128,7 @@ impl Sending {
         }
         if let Ok(response) = result {
             span.record("http.response.status_code", i64::from(response.status.as_u16()));
-            span.record("network.protocol.version", response.protocol());
+            span.record("network.protocol.version", protocol(response.version));
             if let Some(code) = response.code() {
                 span.record("rpc.response.status_code", code);
             }

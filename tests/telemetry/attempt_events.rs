@@ -143,3 +143,76 @@ async fn only_attempt_of_a_call_has_its_own_event_if_the_event_of_the_call_is_no
         assert_eq!(event.message, "attempt ended");
     }
 }
+
+/// The retry layer does not know that an outer layer continues the call after the only attempt.
+#[tokio::test(start_paused = true)]
+async fn each_attempt_of_a_redirected_call_is_logged_once() {
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(FollowRedirectLayer::new())
+        .layer(RetryLayer::new())
+        .service(ScriptedService::new([
+            Headers(303, &[("location", "/v2")]),
+            Io(ConnectionReset),
+            Status(200),
+        ]));
+    service.oneshot(request("POST", URI)).await.unwrap();
+    let events: Vec<_> = capture.ours().into_iter().filter(|event| event.target != RETRY).collect();
+    let fields =
+        ["attempt", "http.response.status_code", "network.protocol.version", "error.type", "attempts"];
+    let shown: Vec<_> =
+        events.iter().map(|event| fields.map(|name| event.fields.get(name).map(String::as_str))).collect();
+    let (status, version) = (Some("200"), Some("1.1"));
+    assert_eq!(
+        shown,
+        [
+            [Some("1"), Some("303"), version, None, None],
+            [Some("2"), None, None, Some("reset"), None],
+            [Some("3"), status, version, None, None],
+            [None, status, None, None, Some("3")],
+        ]
+    );
+}
+
+/// A layer between two request id layers continues the call after an event that shows its only attempt.
+#[tokio::test(start_paused = true)]
+async fn attempt_in_the_event_of_an_inner_call_is_not_logged_again() {
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(FollowRedirectLayer::new())
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .service(ScriptedService::new([Headers(303, &[("location", "/v2")]), Status(200)]));
+    service.oneshot(request("POST", URI)).await.unwrap();
+    let messages: Vec<_> = capture.ours().into_iter().map(|event| event.message).collect();
+    assert_eq!(messages, ["call completed", "attempt ended", "call completed", "call completed"]);
+    assert_eq!(capture.of(ATTEMPT)[0].fields["attempt"], "2");
+}
+
+/// The error of the only attempt is the result of the call in the retry layer, and a fallback of an outer layer sends
+/// another request for the call.
+#[tokio::test(start_paused = true)]
+async fn failed_attempt_before_a_fallback_is_logged() {
+    for (response, error_type) in [(Io(ConnectionReset), "reset"), (NoResponse, "attempt_timeout")] {
+        let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+        let layers = ServiceBuilder::new()
+            .layer(RetryLayer::new().with_max_attempts(1).unwrap())
+            .layer(AttemptTimeoutLayer::new(secs(5)).unwrap());
+        let service = layers.service(ScriptedService::new([response, Status(200)]));
+        let service = RequestIdLayer::new().layer(tower::service_fn(|request: Request<Content>| {
+            let (service, again) = (service.clone(), request.clone());
+            async move {
+                match service.clone().oneshot(request).await {
+                    Err(_) => service.oneshot(again).await,
+                    response => response,
+                }
+            }
+        }));
+        service.oneshot(get(URI)).await.unwrap();
+        let events = capture.of(ATTEMPT);
+        assert_eq!(events.len(), 2, "{events:?}");
+        assert_eq!((&*events[0].fields["attempt"], &*events[0].fields["error.type"]), ("1", error_type));
+    }
+}

@@ -37,6 +37,7 @@ use self::support::{
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_http::follow_redirect::FollowRedirectLayer;
 use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
