@@ -22,9 +22,10 @@ pub struct AttemptReport {
     /// The time from the start of the call to the moment at which the transport handed the request to a connection.
     /// `None` if the request was not sent, or if the client below the layers does not report it.
     pub sent: Option<Duration>,
-    /// The time from the start of the call to the end of this attempt. `None` if the attempt was cancelled.
+    /// The time from the start of the call to the end of this attempt. `None` if the attempt was cancelled, by its
+    /// caller or by the [total timeout](crate::request_id#notes).
     pub ended: Option<Duration>,
-    /// How this attempt ended. `None` if it was cancelled.
+    /// How this attempt ended. `None` if it was cancelled, like `ended`.
     pub outcome: Option<Outcome>,
     /// The request id that the server sent with the response.
     pub server_request_id: Option<HeaderValue>,

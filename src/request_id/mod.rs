@@ -169,8 +169,9 @@
 //!   breaks](crate::retry#broken-response-bodies). The call then has a second span `call`, but no second event
 //!   `call completed`. The event `call failed` follows if the call fails. Its `elapsed_ms` counts from the start of the
 //!   call.
-//! - An attempt that is cancelled by the total deadline has no event. `attempts` counts it, and the `error.type` of its
-//!   span is `deadline`.
+//! - An attempt timeout ends its attempt at the total deadline, so that the attempt has an event. Without an attempt
+//!   timeout, or while the attempt waits for a permit or a key, the total timeout cancels the attempt, which then has
+//!   no event. `attempts` counts it, and the `error.type` of its span is `deadline`.
 
 mod service;
 

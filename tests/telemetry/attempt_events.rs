@@ -216,3 +216,29 @@ async fn failed_attempt_before_a_fallback_is_logged() {
         assert_eq!((&*events[0].fields["attempt"], &*events[0].fields["error.type"]), ("1", error_type));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn attempt_that_the_total_deadline_ends_is_logged_only_if_its_attempt_timeout_runs() {
+    for (has_attempt_timeout, is_queued) in [(true, false), (false, false), (true, true)] {
+        let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+        let limiter = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
+        let _in_flight = is_queued.then(|| limiter.try_acquire_owned().unwrap());
+        let attempt_timeout = ServiceBuilder::new()
+            .map_err(|error: tower_outbound::Error| BoxError::from(error))
+            .layer(AttemptTimeoutLayer::new(secs(5)).unwrap());
+        let service = ServiceBuilder::new()
+            .layer(RequestIdLayer::new().with_log_level(Level::DEBUG))
+            .layer(TotalTimeoutLayer::new(secs(3)).unwrap())
+            .layer(RetryLayer::new())
+            .layer(RateLimitLayer::new(limiter))
+            .option_layer(has_attempt_timeout.then_some(attempt_timeout))
+            .service(ScriptedService::new([NoResponse]));
+        let error = service.oneshot(get(URI)).await.unwrap_err();
+        let [report] = &error.report().unwrap().attempts()[..] else { panic!("{error:?}") };
+        let is_logged = has_attempt_timeout && !is_queued;
+        assert_eq!((report.ended.is_some(), report.outcome.is_some()), (is_logged, is_logged));
+        let events = capture.of(ATTEMPT);
+        let error_types: Vec<_> = events.iter().map(|event| &*event.fields["error.type"]).collect();
+        assert_eq!(error_types, if is_logged { &["deadline"][..] } else { &[] });
+    }
+}
