@@ -363,12 +363,12 @@ impl CallContext {
         version.map(Ok).or_else(|| Some(Err(state.attempts.last.as_ref()?.failure?)))
     }
 
-    /// Returns the state that the event of the call shows.
-    pub(crate) fn summary(&self) -> CallSummary {
+    /// Returns the state that the event of the call shows. `in_span` is `true` if its span contains the identity.
+    pub(crate) fn summary(&self, in_span: bool) -> CallSummary {
         let mut state = self.0.shared.state();
         let deferred = state.deferred.take();
         let identity = state.identity.as_ref();
-        let outside = identity.filter(|identity| !identity.in_span);
+        let outside = identity.filter(|_| !in_span);
         let member = state.rare.as_deref().and_then(|rare| rare.member.as_ref());
         CallSummary {
             has_service: identity.is_some_and(|identity| identity.naming.service.is_some()),

@@ -22,6 +22,8 @@ pub(crate) struct Subject {
     level: Level,
     method: Method,
     uri: Uri,
+    /// Whether the span of the layer is enabled. An inner layer may have another span.
+    in_span: bool,
     /// Whether the call was logged before. It then continues because the body of its response broke.
     continues: bool,
 }
@@ -41,7 +43,7 @@ impl Subject {
         let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         is_observed.then(|| {
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            Box::new(Self { level, method, uri, continues })
+            Box::new(Self { level, method, uri, in_span: !span.is_disabled(), continues })
         })
     }
 }
@@ -63,15 +65,15 @@ pub(crate) fn joins_attempt() -> bool {
 
 /// Emits the event at the end of a call.
 pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
-    let (report, summary) = (call.report(), call.summary());
+    let (report, summary) = (call.report(), call.summary(subject.in_span));
     let ended = report.stop_reason();
     let attempts = Some(summary.attempts).filter(|count| *count > 1);
     // Only the call of a pool has one.
     let routed = summary.routed.as_ref();
     // The span of the call contains the method if it is known, and an absolute URL.
     let outside = LazyCell::new(|| {
-        let is_alone = summary.request_id.is_some();
-        (is_alone || known(&subject.method).is_none() || subject.uri.scheme().is_none()).then_some(subject)
+        let is_shown = subject.in_span && known(&subject.method).is_some() && subject.uri.scheme().is_some();
+        (!is_shown).then_some(subject)
     });
     // The span of the call contains no URL of a member.
     let uri = LazyCell::new(|| routed.map(|(_, uri)| uri).or_else(|| outside.map(|subject| &subject.uri)));

@@ -265,6 +265,29 @@ async fn call_whose_retries_after_broken_bodies_are_exhausted_also_logs_a_failed
     assert!((6_000.0..7_000.0).contains(&elapsed), "{elapsed}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn event_names_its_call_unless_the_span_of_its_own_layer_does() {
+    let layers =
+        || [RequestIdLayer::new().with_service("rates"), RequestIdLayer::new().with_service("rates")];
+    for inner_has_span in [true, false] {
+        let (capture, _guard) = Capture::at(LevelFilter::INFO);
+        let [mut outer, mut inner] = layers();
+        match inner_has_span {
+            true => inner = inner.with_info_spans(),
+            false => outer = outer.with_info_spans(),
+        }
+        let service = (outer, inner).layer(ScriptedService::new([Status(200)]));
+        service.oneshot(get(URI)).await.unwrap();
+        let names = ["service", "request_id", "http.request.method", "url.path"];
+        let calls = capture.of(CALL);
+        assert_eq!(calls.len(), 2, "{calls:?}");
+        for (event, is_in_span) in calls.iter().zip([inner_has_span, !inner_has_span]) {
+            let shown = names.map(|name| event.fields.contains_key(name));
+            assert_eq!(shown, [!is_in_span; 4], "{inner_has_span} {event:?}");
+        }
+    }
+}
+
 struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for SharedBuffer {
