@@ -218,6 +218,29 @@ fn redis_limiter_works_in_a_second_runtime_after_the_first_has_ended() {
     runtime().block_on(take(&limiter, request(1, None))).unwrap();
 }
 
+/// A connection of a runtime works only while this runtime is driven.
+#[test]
+fn redis_limiter_works_in_two_runtimes_that_are_driven_in_turn() {
+    let server = server();
+    let limiter = bucket(&server);
+    let runtimes =
+        [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    for _ in 0..3 {
+        for runtime in &runtimes {
+            runtime.block_on(async {
+                take(&limiter, request(1, None)).await.unwrap();
+                // The task that queries the store and the one that serves waiters end. The connection's task remains.
+                let metrics = tokio::runtime::Handle::current().metrics();
+                wait_until("the tasks have ended", || metrics.num_alive_tasks() == 1).await;
+            });
+        }
+    }
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let statistics: String = redis::cmd("INFO").arg("stats").query(&mut connection).unwrap();
+    // Each runtime has opened one connection, and this test another one.
+    assert!(statistics.contains("total_connections_received:3\r\n"), "{statistics}");
+}
+
 /// A Redis server that is short of memory evicts single keys, such as the log or the state of a limiter.
 #[tokio::test]
 async fn eviction_of_one_key_from_the_store_grants_no_second_quota() {

@@ -1,6 +1,6 @@
-//! The connection to the Redis server. The first query opens the connection. If the connection is lost, the next query
-//! opens a new one. The redis crate's connection manager is not used, because its own waits and retries would add to
-//! those of the task that queries the store.
+//! The connections to the Redis server, one for each runtime. The first query of a runtime opens its connection. If the
+//! connection is lost, the next query opens a new one. The redis crate's connection manager is not used, because its
+//! own waits and retries would add to those of the task that queries the store.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -11,6 +11,7 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
     RedisError, ServerErrorKind, aio::MultiplexedConnection,
 };
+use tokio::runtime::{Handle, Id};
 
 use super::{
     protocol::{Decide, Decided, Known, Query, Reply},
@@ -19,6 +20,9 @@ use super::{
 use crate::{config::InvalidConfig, error::redact};
 
 const SCRIPT: &str = include_str!("script.lua");
+
+/// The maximum number of idle connections. Each is to the same server, and each is of another runtime.
+const MAX_IDLE: usize = 64;
 
 /// The maximum number of cluster redirections that one query follows.
 const MAX_REDIRECTIONS: u32 = 3;
@@ -37,18 +41,21 @@ type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>, u32, (bool, bool), i64,
 pub(super) struct Connection {
     settings: Arc<Settings>,
     keys: Vec<String>,
-    open: Mutex<Option<Open>>,
+    /// The idle connections, at most one for each runtime. The last used one comes last.
+    idle: Mutex<Vec<Open>>,
 }
 
 struct Open {
     connection: MultiplexedConnection,
     /// The hash that identifies the script. Empty if the Redis user may run scripts but not load them.
     digest: String,
+    /// The runtime that drives the connection.
+    runtime: Id,
 }
 
 impl Connection {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
-        Self { keys: settings.keys(), settings, open: Mutex::new(None) }
+        Self { keys: settings.keys(), settings, idle: Mutex::default() }
     }
 
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
@@ -63,13 +70,13 @@ impl Connection {
         let client = Client::open(info)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await;
-        Ok(Open { connection, digest: load.unwrap_or_default() })
+        Ok(Open { connection, digest: load.unwrap_or_default(), runtime: Handle::current().id() })
     }
 
     /// Runs the script. `fresh` tells the script that the connection is new. The server may then have restarted and
     /// lost its memory since the last query.
     async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
-        let Open { connection, digest } = open;
+        let Open { connection, digest, .. } = open;
         let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
         let values: Values = match by_digest {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
@@ -103,7 +110,7 @@ impl Connection {
 
     async fn exchange(&self, mut query: Query) -> Result<Reply, String> {
         let home = &self.settings.info;
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let open = self.take_idle();
         let mut fresh = open.is_none();
         let mut open = match open {
             Some(open) => open,
@@ -134,8 +141,20 @@ impl Connection {
             }
             fresh = true;
         };
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() >= MAX_IDLE {
+            idle.remove(0);
+        }
+        idle.push(open);
         Ok(reply)
+    }
+
+    /// Takes the connection of the current runtime, because a connection only works while its own runtime is driven.
+    fn take_idle(&self) -> Option<Open> {
+        let runtime = Handle::current().id();
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = idle.iter().position(|open| open.runtime == runtime)?;
+        Some(idle.remove(index))
     }
 
     /// Finds a key that contains a value of another program, and describes that value.
