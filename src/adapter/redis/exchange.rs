@@ -208,7 +208,7 @@ impl Task {
 }
 
 impl Drop for Task {
-    /// When a runtime shuts down, it drops this task. A waiter on another runtime can then start a new task.
+    /// When a runtime shuts down, it drops this task. Within a second, a waiter on another runtime starts a new task.
     fn drop(&mut self) {
         if !self.finished {
             if std::thread::panicking() {

@@ -89,10 +89,10 @@ impl Core {
             let due = self.due(&head, now);
             let probe_ends = self.probe_ends(&head.waiter.amounts);
             let wake = match probe_ends.filter(|_| due <= now) {
+                // The store has no forecast. It reports its next permits and admissions.
+                None if due <= now && self.is_stored() => self.supply.retry_at(now),
                 _ if due <= now && self.is_full_for(head.waiter.is_in_flight) => u64::MAX,
                 Some(ends) => ends,
-                // The store has no forecast. It reports its next permits.
-                None if due <= now && self.is_stored() => self.supply.retry_at(now).unwrap_or(u64::MAX),
                 None => self.gather(&head, due, now),
             };
             wake.min(head.waiter.latest.last(self.grace()))

@@ -64,9 +64,10 @@ use crate::{
 /// A source whose permits arrive later, such as from a server, returns the present from [`forecast`](Self::forecast)
 /// while it has no forecast. It reads the need of the waiters from
 /// [`LocalLimiter::demand`](crate::limit::LocalLimiter::demand), and calls
-/// [`LocalLimiter::source_changed`](crate::limit::LocalLimiter::source_changed) after permits have arrived. If there is
-/// no forecast when a limit of the server ends, the limiter wakes the first waiter, whose future can then fetch
-/// permits. In a [`Joint`](crate::limit::Joint#stores), a request first checks [`available`](Self::available).
+/// [`LocalLimiter::source_changed`](crate::limit::LocalLimiter::source_changed) after permits have arrived. While there
+/// is no forecast, the limiter wakes the first waiter every second, and when a limit of the server ends. The waiter's
+/// future can then fetch permits. In a [`Joint`](crate::limit::Joint#stores), a request first checks
+/// [`available`](Self::available).
 pub trait PermitSource: Send {
     /// Takes `cost` permits and the amounts that may be used at `now`, or takes nothing. Returns whether it took them.
     /// The amounts are those of the units for which the limiter has a quota. An amount above the capacity of a
@@ -128,6 +129,10 @@ pub(super) struct Source {
 /// How long the store counts as empty after it has refused a waiter, unless it reports a change: 100 ms in nanoseconds.
 const RETRY: u64 = 100_000_000;
 
+/// How often the first waiter is polled while the store has no forecast, because a report may be lost: 1 s in
+/// nanoseconds. The runtime of the task that queries the store may have ended, for example.
+const POLL: u64 = 1_000_000_000;
+
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Source")
@@ -145,9 +150,10 @@ impl Supply {
         self.source.as_ref().is_none_or(has)
     }
 
-    /// Returns when the limiter calls a store again that has refused permits. Returns `None` if it may call it now.
-    pub(super) fn retry_at(&self, now: u64) -> Option<u64> {
-        self.source.as_ref().map(|source| source.retry_at).filter(|at| *at > now)
+    /// Returns when the limiter calls a store again that has refused permits, or that reports no change.
+    pub(super) fn retry_at(&self, now: u64) -> u64 {
+        let refused = self.source.as_ref().map(|source| source.retry_at).filter(|at| *at > now);
+        refused.unwrap_or(now.saturating_add(POLL))
     }
 
     /// Records that the store has refused permits, or that it has changed since.

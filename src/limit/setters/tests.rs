@@ -99,3 +99,24 @@ async fn changed_quota_of_tokens_is_counted_by_the_store_alone() {
     }
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
+
+/// A source whose permits arrive without a notification, such as from another process.
+#[tokio::test(start_paused = true)]
+async fn waiter_takes_the_permits_of_a_source_that_does_not_report_them_within_a_second() {
+    struct Later(crate::clock::Instant);
+    impl PermitSource for Later {
+        fn take(&mut self, _cost: NonZeroU32, _amounts: &Amounts, _now: u64) -> bool {
+            self.available(0) > 0
+        }
+        fn forecast(&self, start: u64, _total: u64, _costliest: u32) -> u64 {
+            start
+        }
+        fn available(&self, _now: u64) -> u32 {
+            u32::from(crate::clock::now() >= self.0)
+        }
+    }
+    let start = crate::clock::now();
+    let limiter = LocalLimiter::from_source(Later(start + SECOND / 2), Quota::per_second(10).unwrap());
+    limiter.acquire().await.unwrap();
+    assert_eq!(start.elapsed(), SECOND);
+}

@@ -146,7 +146,7 @@ impl Future for Driver {
             state.core.advance(now);
             let wake = state.core.next_wake(now);
             let mut wakes = Wakes::default();
-            // A waiter whose store has no forecast fetches its permits when a limit of the server ends.
+            // A waiter whose store has no forecast fetches its permits each second, and when a server limit ends.
             if let Some(ticket) = state.core.unserved(now).filter(|_| this.sleep.is_elapsed()) {
                 wakes.extend(state.waiting().wakers.take(ticket));
             }

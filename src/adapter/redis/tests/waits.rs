@@ -186,3 +186,40 @@ async fn late_reply_to_a_query_without_a_waiter_does_not_end_the_use_of_the_shar
         assert!(start.elapsed() < millis(150), "{number}: {:?}", start.elapsed());
     }
 }
+
+/// A store that never replies to its first query.
+struct FirstHangs(AtomicU32);
+
+impl Decide for FirstHangs {
+    fn decide(&self, query: Query) -> Decided<'_> {
+        Box::pin(async move {
+            if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
+                std::future::pending::<()>().await;
+            }
+            in_flight::admit(5)(&query)
+        })
+    }
+}
+
+#[test]
+fn waiter_is_served_after_the_runtime_of_the_task_that_queries_the_store_has_ended() {
+    for settings in [limiter(), limiter().with_max_in_flight(5).unwrap()] {
+        let settings = settings.with_timeout(Duration::from_secs(3_600)).unwrap();
+        let store = Box::new(FirstHangs(AtomicU32::new(0)));
+        let limiter = RedisLimiter { inner: Inner::new(store, Arc::clone(&settings.inner.settings)) };
+        let runtimes = [(); 2].map(|()| {
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+        });
+        let mut waiters = Vec::new();
+        for runtime in &runtimes {
+            let own = limiter.clone();
+            waiters.push(runtime.spawn(async move { take(&own, bounded(None)).await }));
+            while limiter.snapshot().queued < waiters.len() {
+                std::thread::yield_now();
+            }
+        }
+        let [first, second] = runtimes;
+        drop(first);
+        second.block_on(waiters.pop().unwrap()).unwrap().unwrap();
+    }
+}
