@@ -7,6 +7,7 @@ mod failover;
 mod fallback_share;
 mod faults;
 mod fleet;
+mod flight_script;
 mod in_flight;
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;

@@ -11,7 +11,7 @@ const CLOCK: &str = "local clock = redis.call('TIME')\nlocal now = clock[1] * 10
 
 /// The store's script on a clock that the test sets. Times are in µs.
 pub(super) struct Script {
-    connection: redis::Connection,
+    pub(super) connection: redis::Connection,
     text: String,
     pub(super) now: u64,
     /// How early the store may grant a permit before its due time.
@@ -35,7 +35,25 @@ pub(super) struct Question<'a> {
     pub(super) returned: Option<(u64, u64)>,
     /// The permits that the process has used from its share.
     pub(super) booked: i64,
+    /// With a limit of requests in flight: the requests of the process.
+    pub(super) flight: Option<Flight>,
 }
+
+/// The requests in flight of a process, with their limit.
+#[derive(Clone, Copy)]
+pub(super) struct Flight {
+    pub(super) process: &'static str,
+    pub(super) max: u64,
+    pub(super) used: u64,
+    /// The time until which the store counts them, as far as the process knows.
+    pub(super) till: u64,
+    pub(super) expiry: u64,
+    /// The number of the query.
+    pub(super) number: u64,
+}
+
+/// The script's reply, as `adapter::redis::connection` documents it.
+pub(super) type Reply = (u64, u64, u64, u64, u64, Pairs, u64, (bool, bool), u64, Pairs);
 
 impl Script {
     /// Deletes everything in the store.
@@ -50,19 +68,29 @@ impl Script {
     /// Returns the grants, each with its time and its number of permits, and the available amount and the wait of each
     /// unit.
     pub(super) fn query(&mut self, question: &Question<'_>) -> (Pairs, Pairs) {
-        let Question { count, cost, quotas, units, returned, booked } = question;
+        let (.., grants, _, _, _, units) = self.reply(question);
+        (grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect(), units)
+    }
+
+    pub(super) fn reply(&mut self, question: &Question<'_>) -> Reply {
+        let Question { count, cost, quotas, units, returned, booked, flight } = question;
         let mut command = redis::cmd("EVAL");
-        command.arg(&self.text).arg(1 + quotas.len()).arg("{a}");
+        command.arg(&self.text).arg(1 + quotas.len() + usize::from(flight.is_some())).arg("{a}");
         for number in 0..quotas.len() {
             command.arg(format!("{{a}}:{number}"));
         }
+        command.arg(flight.map(|_| "{a}:flight"));
         command.arg(&[self.now, *count, *cost, self.horizon]);
         // These arguments describe a process that has been connected for a long time and has nothing else to report.
         command.arg(&[0, 0, 0, -1, *booked, 0, 0, 1_000_000_000, 0, 0]).arg(quotas.len());
         for (number, quota) in quotas.iter().enumerate() {
             command.arg(quota).arg(format!("id{number}"));
         }
-        command.arg(&[0, 0]).arg(units.len());
+        command.arg(0).arg(flight.map_or(0, |flight| flight.max));
+        if let Some(Flight { process, used, till, expiry, number, .. }) = flight {
+            command.arg(&[*used, 0, *till, *expiry, *number]).arg(process);
+        }
+        command.arg(units.len());
         for (number, unit) in units.iter().enumerate() {
             command.arg(unit).arg(format!("unit{number}"));
         }
@@ -70,10 +98,9 @@ impl Script {
         if let Some((since, amount)) = returned {
             command.arg(*since).arg(vec![*amount; units.len()]);
         }
-        type Reply = (u64, u64, u64, u64, u64, Pairs, u32, (bool, bool), u64, Pairs);
-        let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();
-        assert!(units.is_empty() || at == self.now);
-        (grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect(), units)
+        let reply: Reply = command.query(&mut self.connection).unwrap();
+        assert_eq!(reply.8, self.now);
+        reply
     }
 }
 

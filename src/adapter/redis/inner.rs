@@ -222,8 +222,6 @@ impl Inner {
                 _ => 0,
             };
             let spare = usable.saturating_sub(flight.renewing.into());
-            let longest_query = self.settings.timeout.min(self.settings.in_flight_expiry / 2);
-            let decided_at = now.saturating_add(nanos(longest_query));
             Next::Query(Query {
                 want,
                 unit,
@@ -231,7 +229,7 @@ impl Inner {
                 now,
                 known: permits.session.known,
                 share_used: permits.share().map(|share| share.used(now, longest)),
-                flight: permits.session.counted.report(self.id, spare, decided_at),
+                flight: permits.session.counted.report(self.id, spare),
                 updates: permits.session.next_updates(now),
             })
         });

@@ -102,7 +102,7 @@ use crate::{
 /// | lost its memory, by a flush or a failover | a process detects the loss with its next query if it remembers more grants than the server. The entire quota then counts as spent. A partial loss is detected only until the server has granted as many permits as it lost |
 /// | lost its memory, with a [limit of requests in flight](Self::with_max_in_flight) | a process with requests in flight detects the loss with its next query. Until the first such query, other processes may exceed the limit |
 /// | evicted only the log or only the state of a window | the entire quota counts as spent at the next query |
-/// | its clock was set back or forward | set back: the entire quota counts as spent at the next query. Set forward: grants count as older than they are |
+/// | its clock was set back or forward | set back: the entire quota counts as spent at the next query. Set forward: grants and requests in flight count as older than they are |
 /// | the server does not have the script | the script is resent |
 /// | another program has written a value of another type under a key of the limiter | the query fails immediately |
 ///

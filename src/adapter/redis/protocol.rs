@@ -50,8 +50,9 @@ pub(super) struct FlightReport {
     /// The number of fetched permits that further requests will use. Negative if requests that are already in flight
     /// wait for permits.
     pub(super) spare: i64,
-    /// Whether the store counts requests of this process, unless it has lost its memory.
-    pub(super) is_counted: bool,
+    /// The time of the store, in µs, until which it counts requests of this process, unless it has lost its memory. It
+    /// may count them for longer. Zero if it counts none.
+    pub(super) counted_until: i64,
 }
 
 /// The updates that a process reports to the store.

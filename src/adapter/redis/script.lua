@@ -45,10 +45,13 @@ for i = 1, argument() do
   at = at + 3
 end
 -- The requests of this process, and how long they count without another query. `spare` is the number of
--- fetched permits that further requests will use. It is negative if requests already in flight wait for permits.
+-- fetched permits that further requests will use. It is negative if requests already in flight wait for permits. As far
+-- as the process knows, the store counts its requests until `till`. This time is absolute. `number` rises with each
+-- query of the process.
 local flight = {max = argument()}
 if flight.max > 0 then
-  flight.used, flight.spare, flight.counted, flight.expiry = argument(), argument(), argument() == 1, argument()
+  flight.used, flight.spare, flight.till = argument(), argument(), argument()
+  flight.expiry, flight.number = argument(), argument()
   at = at + 1
   flight.id, flight.key = ARGV[at], KEYS[#KEYS]
   longest = math.max(longest, flight.expiry)
@@ -166,24 +169,24 @@ if reset then
 end
 
 -- The requests in flight of the other processes. The entry of a process has its number of requests, the time of its
--- last query, and the time since which it waits for its next request, or zero. Without a query, its requests expire
--- after `expiry`, and its turn after a second.
+-- last query, the time since which it waits for its next request, or zero, its `expiry`, and the number of its last
+-- query. Without a query, its requests expire after this expiry, and its turn after a second.
 local turn = 1000000
 local others, earlier, since = 0, 0, 0
 local waiting = {}
 if flight.max > 0 then
   local all = redis.call('HGETALL', flight.key)
   for i = 1, #all, 2 do
-    local requests, last, from = string.match(all[i + 1], '(%d+):(%d+):(%d+)')
+    local requests, last, from, expiry, number = string.match(all[i + 1], '(%d+):(%d+):(%d+):(%d+):(%d+)')
     last, from = tonumber(last), tonumber(from)
     if reset then
       last, from = now, from > 0 and now or 0
-      redis.call('HSET', flight.key, all[i], table.concat({requests, whole(last), whole(from)}, ':'))
+      redis.call('HSET', flight.key, all[i], table.concat({requests, whole(last), whole(from), expiry, number}, ':'))
     end
     if last + turn <= now then from = 0 end
     if all[i] == flight.id then
-      flight.found, since = true, from
-    elseif last + flight.expiry <= now then
+      flight.found, flight.outdated, since = true, tonumber(number) > flight.number, from
+    elseif last + tonumber(expiry) <= now then
       redis.call('HDEL', flight.key, all[i])
     else
       others = others + tonumber(requests)
@@ -218,7 +221,7 @@ if known.age >= 0 and known.age < longest + horizon and (born ~= known.born or g
 end
 -- The requests in flight of other processes are lost too. Each process reports them again before they would expire.
 if flight.max > 0 then
-  if flight.counted and not flight.found then lost = math.max(lost, now + horizon) end
+  if flight.till > now and not flight.found then lost = math.max(lost, now + horizon) end
   if lost > 0 then closed = math.max(closed, lost + flight.expiry) end
 end
 -- No process has queried for a while, and one that comes back has used its share. Others may still use theirs until
@@ -308,11 +311,11 @@ for _, gate in ipairs(gates) do
 end
 
 -- Permits are granted only for requests that are admitted. One request is reserved for each process that has waited
--- longer than this process.
+-- longer than this process. A query that arrives after a later one of its process admits none.
 local admitted, full = 0, false
 if flight.max > 0 then
   local wanted = want + flight.spare
-  local room = now < closed and 0 or flight.max - others - earlier - flight.used
+  local room = (now < closed or flight.outdated) and 0 or flight.max - others - earlier - flight.used
   admitted = math.max(math.min(wanted, room), 0)
   full = want > 0 and wanted > admitted
   want = math.min(want, math.max(admitted - flight.spare, 0))
@@ -480,7 +483,7 @@ for _, other in ipairs(units) do
   table.insert(amounts, other.wait)
 end
 redis.call('HSET', KEYS[1], unpack(fields))
-if flight.max > 0 then
+if flight.max > 0 and not flight.outdated then
   admitted = math.max(math.min(admitted, blocks + flight.spare), 0)
   if not full then
     since = 0
@@ -488,7 +491,7 @@ if flight.max > 0 then
     since = now
   end
   -- An entry without requests is kept until it expires, because a process whose reply is lost expects to find it.
-  local entry = {whole(flight.used + admitted), whole(now), whole(since)}
+  local entry = {whole(flight.used + admitted), whole(now), whole(since), whole(flight.expiry), whole(flight.number)}
   redis.call('HSET', flight.key, flight.id, table.concat(entry, ':'))
 end
 local keep = whole(math.ceil(lasts / 1000) + 1000)

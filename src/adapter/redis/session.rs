@@ -140,6 +140,8 @@ pub(super) struct Counted {
     full_since: Option<u64>,
     renew_at: u64,
     expires_at: u64,
+    /// The time of the store, in µs, until which it counts the requests.
+    until: i64,
 }
 
 impl Counted {
@@ -156,10 +158,10 @@ impl Counted {
         if is_wrong { Some(0) } else { Some(self.renew_at).filter(|_| needed > 0) }
     }
 
-    /// Creates the report of a query, except for the number of requests. The store decides at `decided_at` or earlier.
-    pub(super) fn report(&self, id: u64, spare: i64, decided_at: u64) -> FlightReport {
-        let is_counted = self.requests > 0 && decided_at < self.expires_at;
-        FlightReport { id, requests: 0, spare, is_counted }
+    /// Creates the report of a query, except for the number of requests.
+    pub(super) fn report(&self, id: u64, spare: i64) -> FlightReport {
+        let counted_until = if self.requests > 0 { self.until } else { 0 };
+        FlightReport { id, requests: 0, spare, counted_until }
     }
 
     /// Records a reply. Returns the earliest time of the next query for a waiter.
@@ -167,6 +169,7 @@ impl Counted {
         self.requests = query.flight.requests.saturating_add(reply.admitted);
         self.renew_at = query.now.saturating_add(nanos(expiry / 3));
         self.expires_at = query.now.saturating_add(nanos(expiry));
+        self.until = reply.at.saturating_add(i64::try_from(expiry.as_micros()).unwrap_or(i64::MAX));
         if !reply.is_full {
             self.full_since = None;
             return 0;

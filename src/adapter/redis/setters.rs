@@ -164,6 +164,8 @@ impl RedisLimiter {
     ///
     /// - A process with requests in flight sends a query after each third of this time, so a long stream stays counted.
     /// - The requests of a process that has crashed count for up to this time.
+    /// - Processes may use different times. Each time applies to the requests of its process. After a loss of the
+    ///   store's memory, the time of the process that detects it applies.
     /// - If a process cannot reach the store for this time, its requests no longer count, although they may still be in
     ///   flight. The same applies to a process that is suspended.
     /// - The queries are sent by a task of the tokio runtime in which a request first waited. If this runtime shuts

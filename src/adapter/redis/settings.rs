@@ -238,9 +238,9 @@ impl Settings {
         }
         command.arg(self.max_in_flight.map_or(0, NonZeroU32::get));
         if self.max_in_flight.is_some() {
-            let FlightReport { id, requests, spare, is_counted } = query.flight;
-            command.arg(requests).arg(spare).arg(u8::from(is_counted)).arg(micros(self.in_flight_expiry));
-            command.arg(format!("{id:016x}"));
+            let FlightReport { id, requests, spare, counted_until } = query.flight;
+            command.arg(requests).arg(spare).arg(counted_until).arg(micros(self.in_flight_expiry));
+            command.arg(query.now).arg(format!("{id:016x}"));
         }
         self.write_units(command, query);
     }
