@@ -267,3 +267,38 @@ fn log_of_a_window_contains_at_most_its_limit_of_permits_from_shares() {
         assert_eq!(grants.len(), granted);
     }
 }
+
+/// Each process enforces its own quotas, also if another process of the same name has shorter windows.
+#[test]
+fn query_with_shorter_windows_does_not_let_keys_expire_earlier() {
+    let server = server();
+    let mut script = Script::new(&server, 0);
+    for (length, expiry) in [(3_600_000_001, 60_000_000), (100_001, 1_000_000)] {
+        let flight = Some(Flight { process: "a", max: 1, used: 0, till: 0, expiry, number: 0 });
+        script.query(&Question { cost: 1, quotas: &[[10, 10, length, 0]], flight, ..Question::default() });
+        for key in ["{a}", "{a}:0", "{a}:flight"] {
+            let left: i64 = redis::cmd("PTTL").arg(key).query(&mut script.connection).unwrap();
+            assert!(left > 3_600_000, "{key} expires in {left} ms after a query with {length}");
+        }
+    }
+}
+
+/// Other processes may keep the state for longer than the log, if only this process has its quota.
+#[test]
+fn missing_log_is_a_loss_only_until_its_last_permit_leaves_the_window() {
+    let server = server();
+    let quotas = &[[10, 10, 1_000_001, 0]];
+    for booked in [0, 1] {
+        for (wait, granted) in [(1_000_000, 0), (1_000_001, 1)] {
+            let mut script = Script::new(&server, 0);
+            script.query(&Question { cost: 1, quotas, ..Question::default() });
+            script.now += 10_000_000;
+            let count = u64::from(booked == 0);
+            script.query(&Question { count, cost: 1, quotas, booked, ..Question::default() });
+            script.now += wait;
+            redis::cmd("DEL").arg("{a}:0").exec(&mut script.connection).unwrap();
+            let (grants, _) = script.query(&Question { count: 1, cost: 1, quotas, ..Question::default() });
+            assert_eq!(grants.len(), granted, "{booked} booked, {wait} us");
+        }
+    }
+}

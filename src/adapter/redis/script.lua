@@ -88,7 +88,7 @@ local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumb
 local heard, silence = tonumber(state[4]) or 0, tonumber(state[5]) or 0
 local paused, kept, closed = tonumber(state[6]) or 0, state[7] or '', tonumber(state[8]) or 0
 for i, quota in ipairs(quotas) do
-  -- A bucket is full if `next` lies in the past. A log contains `sum` permits.
+  -- A bucket is full if `next` lies in the past. A log contains `sum` permits. The last one leaves the window at `next`.
   quota.next = tonumber(state[7 + 2 * i]) or 0
   quota.sum = tonumber(state[8 + 2 * i]) or 0
 end
@@ -143,7 +143,7 @@ end
 
 -- Counts all earlier permits as spent at this moment.
 local function empty(quota, moment)
-  quota.next = math.max(quota.next, moment + math.ceil(quota.whole / 1000))
+  quota.next = math.max(quota.next, moment + (quota.log and quota.length or math.ceil(quota.whole / 1000)))
   if not quota.log then return end
   local all = redis.call('LRANGE', quota.log, 0, -1)
   redis.call('DEL', quota.log)
@@ -202,8 +202,10 @@ end
 -- The server reports its uptime in whole seconds, rounded down, so `start` is the latest possible moment of its start.
 local lost = reset and now + horizon or 0
 for _, quota in ipairs(quotas) do
-  -- A log without its state, or a state without its log: one of them was evicted.
   local kept = quota.log and redis.call('EXISTS', quota.log) == 1
+  -- Other processes may keep the state for longer than a log that only this process uses.
+  if quota.log and not kept and quota.next <= now then quota.sum = 0 end
+  -- A log without its state, or a state without its log: one of them was evicted.
   if quota.log and (kept ~= (quota.sum > 0) or kept and not born) then
     redis.call('DEL', quota.log)
     quota.sum, lost = 0, now + horizon
@@ -281,6 +283,7 @@ if booked > 0 and spent < now then
     if quota.log then
       local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
       redis.call('RPUSH', quota.log, whole(math.max(now, last)), math.min(booked, quota.limit))
+      quota.next = math.max(quota.next, math.max(now, last) + quota.length)
       quota.sum = quota.sum + math.min(booked, quota.limit)
       trim(quota)
     else
@@ -344,7 +347,7 @@ if delay > horizon then want = 0 end
 
 -- The earliest time of the next block of permits, in ns from now.
 for _, quota in ipairs(quotas) do
-  quota.ahead = math.max(quota.next - now, 0) * 1000
+  quota.ahead = quota.log and 0 or math.max(quota.next - now, 0) * 1000
   if quota.log then
     -- The oldest permits that do not fit beside the block must have left the window.
     local needed = quota.sum + (want + 1) * unit - quota.limit
@@ -454,6 +457,7 @@ for _, quota in ipairs(quotas) do
       for i = 1, #dues, 2 do
         redis.call('RPUSH', quota.log, whole(now + dues[i]), dues[i + 1])
       end
+      quota.next = math.max(quota.next, now + dues[#dues - 1] + quota.length)
       quota.sum = quota.sum + blocks * unit
       trim(quota)
     end
@@ -461,10 +465,10 @@ for _, quota in ipairs(quotas) do
     table.insert(fields, quota.sum)
   else
     if blocks > 0 then quota.next = now + math.ceil(quota.ahead / 1000) end
-    table.insert(fields, 'next:' .. quota.id)
-    table.insert(fields, whole(quota.next))
     lasts = math.max(lasts, quota.next - now + longest)
   end
+  table.insert(fields, 'next:' .. quota.id)
+  table.insert(fields, whole(quota.next))
 end
 local amounts = {}
 for _, other in ipairs(units) do
@@ -494,7 +498,8 @@ if flight.max > 0 and not flight.outdated then
   local entry = {whole(flight.used + admitted), whole(now), whole(since), whole(flight.expiry), whole(flight.number)}
   redis.call('HSET', flight.key, flight.id, table.concat(entry, ':'))
 end
-local keep = whole(math.ceil(lasts / 1000) + 1000)
+-- Another process may have longer windows. No key lasts longer than the state.
+local keep = whole(math.max(math.ceil(lasts / 1000) + 1000, redis.call('PTTL', KEYS[1])))
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end
 
 local query_in = math.max(free - horizon, delay - horizon, 0)
