@@ -35,6 +35,9 @@ pub(super) struct Question<'a> {
     pub(super) returned: Option<(u64, u64)>,
     /// The permits that the process has used from its share.
     pub(super) booked: i64,
+    /// The length of a pause, and how long ago the process has lifted an earlier one.
+    pub(super) pause: u64,
+    pub(super) resumed: Option<i64>,
     /// With a limit of requests in flight: the requests of the process.
     pub(super) flight: Option<Flight>,
 }
@@ -73,7 +76,7 @@ impl Script {
     }
 
     pub(super) fn reply(&mut self, question: &Question<'_>) -> Reply {
-        let Question { count, cost, quotas, units, returned, booked, flight } = question;
+        let Question { count, cost, quotas, units, returned, booked, pause, resumed, flight } = question;
         let mut command = redis::cmd("EVAL");
         command.arg(&self.text).arg(1 + quotas.len() + usize::from(flight.is_some())).arg("{a}");
         for number in 0..quotas.len() {
@@ -82,7 +85,8 @@ impl Script {
         command.arg(flight.map(|_| "{a}:flight"));
         command.arg(&[self.now, *count, *cost, self.horizon]);
         // These arguments describe a process that has been connected for a long time and has nothing else to report.
-        command.arg(&[0, 0, 0, -1, *booked, 0, 0, 1_000_000_000, 0, 0]).arg(quotas.len());
+        command.arg(&[0, 0, 0, -1, *booked, 0, 0, 1_000_000_000]).arg(pause);
+        command.arg(resumed.unwrap_or(-1)).arg(quotas.len());
         for (number, quota) in quotas.iter().enumerate() {
             command.arg(quota).arg(format!("id{number}"));
         }
@@ -300,5 +304,26 @@ fn missing_log_is_a_loss_only_until_its_last_permit_leaves_the_window() {
             let (grants, _) = script.query(&Question { count: 1, cost: 1, quotas, ..Question::default() });
             assert_eq!(grants.len(), granted, "{booked} booked, {wait} us");
         }
+    }
+}
+
+/// A process whose queries fail reports later that it has lifted the pause.
+#[test]
+fn pause_is_lifted_only_by_a_process_that_did_so_after_its_last_report() {
+    let server = server();
+    let quotas = &[[10, 10, 1_000_001, 0]];
+    for (resumed, granted) in [(2_000_000, 0), (1_000_001, 0), (1_000_000, 1), (0, 1)] {
+        let mut script = Script::new(&server, 0);
+        script.query(&Question { cost: 1, quotas, ..Question::default() });
+        script.now += 10_000_000;
+        // The second pause does not extend the first one.
+        for pause in [60_000_000, 1_500_000] {
+            script.now += 1_000_000;
+            script.query(&Question { cost: 1, quotas, pause, ..Question::default() });
+        }
+        script.now += 1_000_000;
+        script.query(&Question { cost: 1, quotas, resumed: Some(resumed), ..Question::default() });
+        let (grants, _) = script.query(&Question { count: 1, cost: 1, quotas, ..Question::default() });
+        assert_eq!(grants.len(), granted, "{resumed}");
     }
 }

@@ -136,7 +136,7 @@ impl Inner {
             let until = now.saturating_add(nanos(reply.paused));
             self.limiter.locked(|core, now| {
                 // The store learns with the next query that this process has lifted the pause.
-                if !self.inspect(|permits, _| permits.session.updates.resume) {
+                if !self.inspect(|permits, _| permits.session.updates.resumed_at.is_some()) {
                     core.pause(until, now);
                 }
             });

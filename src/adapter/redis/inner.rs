@@ -84,8 +84,8 @@ impl Inner {
 
     pub(super) fn resume(&self) {
         // Reported first, because a reply to an earlier query may pause the limiter until the update is recorded.
-        self.report(|updates, _| {
-            (updates.resume, updates.pause_until) = (true, 0);
+        self.report(|updates, now| {
+            (updates.resumed_at, updates.pause_until) = (Some(now), 0);
             updates.gates.clear();
         });
         self.limiter.resume();

@@ -59,8 +59,9 @@ pub(super) struct FlightReport {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Updates {
     pub(super) pause_until: u64,
-    /// Whether the store discards its pause and the remaining permits that the service reported.
-    pub(super) resume: bool,
+    /// When the process lifted the pause. The store then discards the remaining permits that the service reported, and
+    /// its pause unless it is newer.
+    pub(super) resumed_at: Option<u64>,
     /// The remaining permits that the service reported.
     pub(super) gates: Vec<Gate>,
     /// The amounts that requests took and the store does not count yet. They are sent until a reply arrives, so they

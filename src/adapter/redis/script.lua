@@ -23,7 +23,8 @@ local want, unit, horizon = argument(), argument(), argument()
 local fresh = argument() == 1
 local known = {born = argument(), granted = argument(), age = argument()}
 local booked, back, holdoff, quiet = argument(), argument() == 1, argument(), argument()
-local pause, resume = argument(), argument() == 1
+-- `resumed` is the time since the process has lifted the pause, or negative.
+local pause, resumed = argument(), argument()
 local quotas, longest, logs = {}, 0, 0
 for i = 1, argument() do
   -- The length is in µs. The interval is in ns, because rounding errors of µs would add up. It is zero for a quota with
@@ -78,19 +79,20 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
-local names = {'born', 'granted', 'spent', 'heard', 'silence', 'pause', 'gates', 'closed'}
+local names = {'born', 'granted', 'spent', 'heard', 'silence', 'pause', 'gates', 'closed', 'pause_at'}
 for i, quota in ipairs(quotas) do
-  names[7 + 2 * i], names[8 + 2 * i] = 'next:' .. quota.id, 'sum:' .. quota.id
+  names[8 + 2 * i], names[9 + 2 * i] = 'next:' .. quota.id, 'sum:' .. quota.id
 end
 for _, other in ipairs(units) do table.insert(names, 'log:' .. other.id) end
 local state = redis.call('HMGET', KEYS[1], unpack(names))
 local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumber(state[3]) or 0
 local heard, silence = tonumber(state[4]) or 0, tonumber(state[5]) or 0
 local paused, kept, closed = tonumber(state[6]) or 0, state[7] or '', tonumber(state[8]) or 0
+local pause_at = tonumber(state[9]) or 0
 for i, quota in ipairs(quotas) do
-  -- A bucket is full if `next` lies in the past. A log contains `sum` permits. The last one leaves the window at `next`.
-  quota.next = tonumber(state[7 + 2 * i]) or 0
-  quota.sum = tonumber(state[8 + 2 * i]) or 0
+  -- A bucket is full if `next` lies in the past. A log contains `sum` permits, and is empty at `next`.
+  quota.next = tonumber(state[8 + 2 * i]) or 0
+  quota.sum = tonumber(state[9 + 2 * i]) or 0
 end
 
 -- Returns how long the bucket of a unit takes to refill an amount, in µs.
@@ -164,7 +166,7 @@ if reset then
   kept = string.gsub(kept, ':(%d+);', function(till)
     return string.format(':%.0f;', math.max(tonumber(till) - heard, 0) + now)
   end)
-  spent, silence, closed, born = 0, 0, 0, nil
+  spent, silence, closed, pause_at, born = 0, 0, 0, 0, nil
   for _, quota in ipairs(quotas) do quota.next = 0 end
 end
 
@@ -239,7 +241,7 @@ if lost > 0 then
   for _, quota in ipairs(quotas) do empty(quota, lost) end
 end
 for i, other in ipairs(units) do
-  local packed = not reset and state[8 + 2 * #quotas + i]
+  local packed = not reset and state[9 + 2 * #quotas + i]
   if packed then other.log, other.next = cmsgpack.unpack(packed) end
   other.log, other.sum = other.log or {}, 0
   other.next = other.next or full_at(other)
@@ -293,8 +295,12 @@ if booked > 0 and spent < now then
 end
 
 -- The server limits of the service: no request before the end of a pause, and at most `left` before a gate opens.
-if resume then paused, kept = 0, '' end
-if pause > 0 then paused = math.max(paused, now + pause) end
+-- A process may report late that it has lifted the pause. A pause that was reported since then remains.
+if resumed >= 0 then
+  kept = ''
+  if pause_at <= now - resumed then paused = 0 end
+end
+if pause > 0 then paused, pause_at = math.max(paused, now + pause), now end
 local standing = {}
 for policy, left, till in string.gmatch(kept, '([^:;]+):(%d+):(%d+);') do
   if tonumber(till) > now then
@@ -440,7 +446,7 @@ end
 -- Stores the decision. Every key expires when it no longer has an effect.
 granted = granted + blocks * unit
 local lasts = 2 * longest + horizon + math.max(paused - now, spent - now, 0)
-local fields = {'born', whole(born), 'granted', whole(granted), 'spent', whole(spent)}
+local fields = {'born', whole(born), 'granted', whole(granted), 'spent', whole(spent), 'pause_at', whole(pause_at)}
 for _, value in ipairs({'heard', whole(now), 'silence', whole(silence), 'pause', whole(paused)}) do
   table.insert(fields, value)
 end

@@ -72,8 +72,8 @@ impl Session {
 
     /// Returns whether there are updates that must be reported without delay.
     pub(super) fn has_urgent_updates(&self, now: u64) -> bool {
-        let Updates { pause_until, resume, more, less, .. } = &self.updates;
-        *resume || *pause_until > now || !more.is_empty() || !less.is_empty()
+        let Updates { pause_until, resumed_at, more, less, .. } = &self.updates;
+        resumed_at.is_some() || *pause_until > now || !more.is_empty() || !less.is_empty()
     }
 
     /// Returns the updates for a query. A later query does not return the same amounts again.
@@ -88,7 +88,7 @@ impl Session {
         if self.updates.pause_until <= sent.pause_until {
             self.updates.pause_until = 0;
         }
-        self.updates.resume &= !sent.resume;
+        self.updates.resumed_at = self.updates.resumed_at.filter(|at| sent.resumed_at < Some(*at));
         self.updates.gates.retain(|gate| !sent.gates.contains(gate));
     }
 }

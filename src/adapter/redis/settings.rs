@@ -204,10 +204,8 @@ impl Settings {
     /// is new. The server may then have restarted and lost its memory since the last query.
     pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
         let left = |until: u64| until.saturating_sub(query.now).div_ceil(1_000);
-        let known = query.known.map_or([0, 0, -1], |(known, at)| {
-            let age = query.now.saturating_sub(at) / 1_000;
-            [known.born, known.granted, i64::try_from(age).unwrap_or(i64::MAX)]
-        });
+        let age = |at: u64| i64::try_from(query.now.saturating_sub(at) / 1_000).unwrap_or(i64::MAX);
+        let known = query.known.map_or([0, 0, -1], |(known, at)| [known.born, known.granted, age(at)]);
         // A process has had no contact with the store for longer than `quiet` when its share grants the first permit.
         // Until then, either a query has timed out, or the share was empty for `horizon + hold`.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
@@ -222,7 +220,7 @@ impl Settings {
             .arg(micros(self.holdoff()))
             .arg(micros(quiet))
             .arg(left(query.updates.pause_until))
-            .arg(u8::from(query.updates.resume))
+            .arg(query.updates.resumed_at.map_or(-1, age))
             .arg(self.requests().count());
         for (quota, id) in self.requests().zip(Self::ids(self.requests())) {
             command

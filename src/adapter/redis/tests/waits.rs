@@ -91,7 +91,9 @@ async fn redis_limiter_resends_unreported_updates_when_a_request_waits() {
     take(&limiter, bounded(None)).await.unwrap_err();
     time::sleep(Duration::from_secs(1)).await;
     take(&limiter, bounded(None)).await.unwrap();
-    assert!(queries.lock().unwrap().last().is_some_and(|(_, query)| query.updates.resume));
+    // Each query states when the pause was lifted, so that the store keeps a newer one.
+    let queries = queries.lock().unwrap();
+    assert!(queries.len() > 2 && queries.iter().all(|(_, query)| query.updates.resumed_at == Some(0)));
 }
 
 /// The query task already waits until 8 permits are available together. The request for these 8 permits must therefore
@@ -151,7 +153,7 @@ async fn redis_waiter_sleeps_until_its_permit_after_the_clock_jumps_by_more_than
 async fn reply_to_an_earlier_query_does_not_restore_a_pause_that_resume_has_lifted() {
     let resumed = AtomicU32::new(0);
     let (limiter, queries) = scripted(limiter(), millis(10), move |query| {
-        resumed.fetch_or(query.updates.resume.into(), Ordering::Relaxed);
+        resumed.fetch_or(query.updates.resumed_at.is_some().into(), Ordering::Relaxed);
         match resumed.load(Ordering::Relaxed) {
             0 => Ok(Reply { paused: Duration::from_secs(60), ..reply(&[], 60_000) }),
             _ => grant_all(query),
