@@ -19,12 +19,15 @@ use crate::{
 /// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, PermitSource}};
 ///
 /// /// A store in memory: grants one permit every 100 ms, to all limiters that share it.
-/// #[derive(Clone)]
-/// struct Store(Arc<Mutex<Instant>>);
+/// struct Store {
+///     next: Arc<Mutex<Instant>>,
+///     /// The limiter's times count from here.
+///     created: Instant,
+/// }
 ///
 /// impl PermitSource for Store {
 ///     fn take(&mut self, cost: NonZeroU32, _amounts: &Amounts, _now: u64) -> bool {
-///         let Ok(mut next) = self.0.lock() else { return false };
+///         let Ok(mut next) = self.next.lock() else { return false };
 ///         let is_free = *next <= Instant::now();
 ///         if is_free {
 ///             *next = Instant::now() + Duration::from_millis(100) * cost.get();
@@ -33,27 +36,32 @@ use crate::{
 ///     }
 ///
 ///     fn forecast(&self, start: u64, total: u64, _costliest: u32) -> u64 {
-///         let Ok(next) = self.0.lock() else { return start };
-///         let wait = next.saturating_duration_since(Instant::now()).as_nanos() as u64;
-///         start + wait + 100_000_000 * (total - 1)
+///         let Ok(next) = self.next.lock() else { return start };
+///         let next = next.saturating_duration_since(self.created).as_nanos() as u64;
+///         // `start` may be the end of a pause, during which the permit becomes available.
+///         start.max(next) + 100_000_000 * (total - 1)
 ///     }
 ///
 ///     fn available(&self, _now: u64) -> u32 {
-///         self.0.lock().map_or(0, |next| u32::from(*next <= Instant::now()))
+///         self.next.lock().map_or(0, |next| u32::from(*next <= Instant::now()))
 ///     }
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let (quota, start) = (Quota::per_second(10)?, Instant::now());
-/// let store = Store(Arc::new(Mutex::new(start)));
-/// let one = LocalLimiter::from_source(store.clone(), quota);
-/// let other = LocalLimiter::from_source(store, quota);
+/// let next = Arc::new(Mutex::new(start));
+/// let limiter = || LocalLimiter::from_source(Store { next: next.clone(), created: Instant::now() }, quota);
+/// let (one, other) = (limiter(), limiter());
 /// for _ in 0..5 {
 ///     tokio::try_join!(one.acquire(), other.acquire())?;
 /// }
 /// // The two limiters share ten permits per second.
 /// assert!(start.elapsed() >= Duration::from_millis(900));
+/// # let pause = Instant::now() + Duration::from_secs(1);
+/// # one.pause_until(pause);
+/// # one.acquire().await?;
+/// # assert_eq!(Instant::now(), pause, "the wait for the permit passes during the pause");
 /// # Ok(())
 /// # }
 /// ```
@@ -78,8 +86,8 @@ pub trait PermitSource: Send {
     /// the request was not sent, `actual` is zero. Does nothing by default.
     fn settle(&mut self, _taken_at: u64, _charged: &Amounts, _actual: &Amounts, _now: u64) {}
 
-    /// Returns when the last of `total` permits becomes available, if none is taken before `start`. No request costs
-    /// more than `costliest`. Returns `start` if it is unknown.
+    /// Returns when the last of `total` permits becomes available, if none is taken before `start`. `start` is the
+    /// present, or the end of a pause. No request costs more than `costliest`. Returns `start` if it is unknown.
     fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64;
 
     /// Returns the number of permits that are available at `now`.
