@@ -1,24 +1,18 @@
-//! The limiter of a stack: its quotas, the limits of endpoints, and the pool.
+//! The quotas and the limiter of a stack.
 
-use std::{fmt, hash::Hash, mem, sync::Arc, time::Duration};
+use std::{fmt, mem, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
 use super::StackBuilder;
-#[cfg(feature = "client")]
-use crate::auth::Origin;
 use crate::{
     config::InvalidConfig,
-    limit::{
-        AnyLimiter, Joint, Keyed, LocalLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings,
-        max_in_flight,
-    },
+    limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings, max_in_flight},
     policy::{
         Quota,
         dialect::{Dialect, ServerSignal},
         nanos,
     },
-    stack::{Pool, builder::credential::CredentialSource, pool::PoolLimiter},
 };
 
 /// Setters of the quota and the limiter.
@@ -324,185 +318,5 @@ impl StackBuilder {
     /// ```
     pub fn limiter(&self) -> &AnyLimiter {
         self.limit.limiter()
-    }
-}
-
-impl StackBuilder {
-    /// Also limits the requests to each endpoint, below the limit of the account, which is the builder's limiter. A
-    /// request takes its permits from both at once: see [`Joint`].
-    ///
-    /// ```
-    /// use tower_outbound::{Client, Quota, limit::{Keyed, LocalLimiter}};
-    ///
-    /// // 5,000 requests per hour, of which at most 30 per minute are searches.
-    /// let search = Quota::per_minute(30)?;
-    /// let endpoints = Keyed::new(
-    ///     |head| head.uri.path().starts_with("/search"),
-    ///     move |is_search| if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::without_quota() },
-    /// );
-    /// let builder = Client::builder("https://api.example.com")?
-    ///     .with_quota(Quota::per_hour(5_000)?)
-    ///     .with_endpoint_limits(endpoints);
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    ///
-    /// A throttled response that names an endpoint, a resource or a bucket then pauses only the limiter of this
-    /// endpoint.
-    ///
-    /// # Errors
-    ///
-    /// [`layer`](Self::layer) returns an error if [`with_limiter`](Self::with_limiter) has set another limiter than a
-    /// [`LocalLimiter`].
-    pub fn with_endpoint_limits<K>(mut self, endpoints: Keyed<K>) -> Self
-    where
-        K: Hash + Eq + Clone + Send + 'static,
-    {
-        #[cfg(feature = "client")]
-        let id = endpoints.id();
-        let join =
-            move |account: &LocalLimiter| AnyLimiter::new(Joint::new(account.clone(), endpoints.clone()));
-        self.endpoints = Some(EndpointLimits {
-            join: Arc::new(join),
-            #[cfg(feature = "client")]
-            id,
-        });
-        self
-    }
-
-    /// Returns the limit layer, with the limiters of the endpoints.
-    pub(super) fn joint_limit(&self) -> Result<RateLimitLayer<AnyLimiter>, InvalidConfig> {
-        let (limit, Some(EndpointLimits { join, .. })) = (self.limit.clone(), &self.endpoints) else {
-            return Ok(self.limit.clone());
-        };
-        let account = self.limiter().downcast_ref().ok_or_else(|| {
-            let expected = "a LocalLimiter, or a Joint in with_limiter instead of endpoint limits";
-            InvalidConfig::new("limiter with endpoint limits", format!("{:?}", self.limiter()), expected)
-        })?;
-        Ok(limit.with_limiter(join(account)))
-    }
-}
-
-/// Adds the limiters of the endpoints to that of the account.
-#[derive(Clone)]
-pub(super) struct EndpointLimits {
-    join: Arc<dyn Fn(&LocalLimiter) -> AnyLimiter + Send + Sync>,
-    /// Identifies the limiters: see [`Keyed::id`].
-    #[cfg(feature = "client")]
-    id: usize,
-}
-
-impl fmt::Debug for EndpointLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EndpointLimits").finish_non_exhaustive()
-    }
-}
-
-impl StackBuilder {
-    /// Sends the requests to the members of a [`Pool`]: several keys or regions of one service, each with its own
-    /// limiter. Replaces the credential, the quotas and the limiter. The base URL of each member replaces the builder's
-    /// base URL.
-    ///
-    /// # Errors
-    ///
-    /// [`layer`](Self::layer) returns an error if
-    ///
-    /// - the key of a member would be sent without TLS, unless the builder [allows it](Self::with_plaintext);
-    /// - a credential, a limiter, a setting of the builder's own limiter, endpoint limits or an allowed origin are also
-    ///   set.
-    pub fn with_pool(mut self, pool: Pool) -> Self {
-        self.credential = CredentialSource::default();
-        self.quotas = Vec::new();
-        self = self.with_limiter(PoolLimiter::new(pool.clone()));
-        self.pool = Some(pool);
-        self
-    }
-
-    /// Returns the origins to which the client sends requests.
-    #[cfg(feature = "client")]
-    pub(crate) fn origins(&self) -> impl Iterator<Item = &Origin> {
-        let own = self.pool.is_none().then_some(&self.base.origin);
-        own.into_iter().chain(self.pool.iter().flat_map(Pool::origins))
-    }
-
-    /// Returns an error if another setter contradicts the pool. Also returns an error if a builder without a pool has
-    /// the limiter of one, because one key would use the permits of all members.
-    pub(super) fn check_pool(&self) -> Result<(), InvalidConfig> {
-        let limiter = self.limiter().downcast_ref::<PoolLimiter>();
-        let (field, value) = match &self.pool {
-            None if limiter.is_some() => {
-                let expected = "another limiter, or the setter with_pool";
-                return Err(InvalidConfig::new("limiter", "the limiter of a pool", expected));
-            }
-            None => return Ok(()),
-            Some(_) if !matches!(self.credential, CredentialSource::Missing) => {
-                ("credential", "one for all members")
-            }
-            Some(pool) if !limiter.is_some_and(|limiter| limiter.is_of(pool)) => {
-                ("limiter", "one for all members")
-            }
-            Some(_) if self.endpoints.is_some() => ("endpoint limits", "for all members"),
-            Some(_) if !self.allowed.is_empty() => ("allowed origin", "for all members"),
-            Some(_) => return Ok(()),
-        };
-        let expected = "none, because each member of the pool has its own key, limiter and origin";
-        Err(InvalidConfig::new(field, value, expected))
-    }
-}
-
-// The change of a running client to the settings of another builder.
-#[cfg(feature = "client")]
-impl StackBuilder {
-    /// Returns this builder with the limiter of `running`, the builder of a client. Returns an error if a setting that
-    /// cannot change differs.
-    pub(crate) fn for_running(&self, running: &Self) -> Result<Self, InvalidConfig> {
-        let pool = |builder: &Self| builder.pool.as_ref().map(Pool::id);
-        let endpoints = |builder: &Self| builder.endpoints.as_ref().map(|limits| limits.id);
-        let [max, old_max] = [self, running].map(|builder| builder.limiter_settings.max_in_flight);
-        let layers = |field, new: &dyn fmt::Debug, old: &dyn fmt::Debug| {
-            (field, format!("{new:?}"), format!("{old:?}, those of the client"))
-        };
-        let (field, value, expected) = if self.base.uri != running.base.uri {
-            let expected = format!("{}, that of the client", running.base.uri);
-            return Err(InvalidConfig::of_setting("base url", self.base.uri.to_string(), expected));
-        } else if pool(self) != pool(running) {
-            ("pool", "another pool".into(), "a clone of the client's pool, or none if it has none".into())
-        } else if !self.has_limiter_of(running) {
-            const EXPECTED: &str = "the client's limiter: a clone of the `AnyLimiter` or `LocalLimiter`, or no `with_limiter` if the client was built without it";
-            ("limiter", "another limiter".into(), EXPECTED.into())
-        } else if endpoints(self) != endpoints(running) {
-            const EXPECTED: &str = "a clone of the client's `Keyed`, or none if the client has none";
-            ("endpoint limits", "other limits".into(), EXPECTED.into())
-        } else if max.is_some() != old_max.is_some() {
-            let expected = if max.is_some() { "none" } else { "a number" };
-            let value = max.map_or("none".into(), |max: std::num::NonZeroU32| max.to_string());
-            let expected = format!("{expected}, because the limit cannot be added or removed at run time");
-            return Err(InvalidConfig::of_setting("max in flight", value, expected).at("limit"));
-        } else if self.transport_layers.0.len() != running.transport_layers.0.len() {
-            layers("transport layers", &self.transport_layers, &running.transport_layers)
-        } else if self.outer_layers.0.len() != running.outer_layers.0.len() {
-            layers("outer layers", &self.outer_layers, &running.outer_layers)
-        } else {
-            let mut new = self.clone();
-            new.limit = new.limit.with_limiter(running.limiter().clone());
-            new.has_given_limiter = running.has_given_limiter;
-            return Ok(new);
-        };
-        Err(InvalidConfig::new(field, value, expected))
-    }
-
-    fn has_limiter_of(&self, running: &Self) -> bool {
-        match &self.pool {
-            Some(pool) => self.limiter().downcast_ref::<PoolLimiter>().is_some_and(|own| own.is_of(pool)),
-            None if self.has_given_limiter || running.has_given_limiter => {
-                self.limiter().is_same(running.limiter())
-            }
-            None => true,
-        }
-    }
-
-    /// Changes the limiter of a client to the builder's quotas, unless the builder has a given limiter.
-    pub(crate) fn apply_to_limiter_of(&self, running: &Self) {
-        let own = running.limiter().downcast_ref::<LocalLimiter>().filter(|_| !self.has_given_limiter);
-        own.inspect(|limiter| limiter.reconfigure(&self.quotas, &self.limiter_settings));
     }
 }

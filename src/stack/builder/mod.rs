@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderValue, StatusCode, Uri};
+use http::Uri;
 
 use self::credential::CredentialSource;
 use super::{
@@ -11,13 +11,11 @@ use super::{
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, KeyPlacement, Origin},
-    call::RequestHead,
     config::{InvalidConfig, text::Written},
-    headers,
     limit::{AnyLimiter, RateLimitLayer, core::CoreSettings},
     policy::{Quota, dialect::Dialect},
     request_id::RequestIdLayer,
-    retry::{AttemptResult, RetryLayer},
+    retry::RetryLayer,
     timeout::TimeoutConfig,
 };
 
@@ -70,7 +68,7 @@ pub struct StackBuilder {
     limit: RateLimitLayer<AnyLimiter>,
     /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,
-    endpoints: Option<limiter::EndpointLimits>,
+    endpoints: Option<endpoints::EndpointLimits>,
     pool: Option<Pool>,
     /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
@@ -138,134 +136,19 @@ impl StackBuilder {
 
 // Here, because the documentation lists the methods in the order of these modules and of the blocks.
 mod credential;
+
 mod limiter;
 
-/// Setters of the retry layer. [`with_retry`](Self::with_retry) replaces the whole layer.
-impl StackBuilder {
-    /// Sets the maximum number of attempts, including the first. The default is 3. See
-    /// [`RetryLayer::with_max_attempts`](crate::retry::RetryLayer::with_max_attempts).
-    pub fn with_max_attempts(mut self, max_attempts: u32) -> Self {
-        match self.retry.clone().with_max_attempts(max_attempts) {
-            Ok(retry) => self.retry = retry,
-            Err(error) => _ = self.invalid.get_or_insert(error),
-        }
-        self
-    }
+mod endpoints;
 
-    /// Also retries an idempotent request after these statuses, in addition to the default ones: see
-    /// [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use tower_outbound::Client;
-    ///
-    /// let builder = Client::builder("https://api.example.com")?.retry_on([StatusCode::CONFLICT]);
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    pub fn retry_on(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
-        self.map_retry(|retry| retry.retry_on(statuses))
-    }
+mod pool;
 
-    /// Also retries an idempotent request if `condition` returns `true`, even after a 2xx. If it returns `false`, the
-    /// other rules apply: see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
-    ///
-    /// A POST is not idempotent, unless [`with_idempotent`](Self::with_idempotent) or
-    /// [`RequestBuilder::idempotent`](crate::client::RequestBuilder::idempotent) declares it so.
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use tower_outbound::Client;
-    ///
-    /// let builder = Client::builder("https://api.example.com")?.retry_if(|_request, attempt| {
-    ///     attempt.status() == Some(StatusCode::CONFLICT) && attempt.header("x-busy").is_some()
-    /// });
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    pub fn retry_if(
-        self,
-        condition: impl Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.map_retry(|retry| retry.retry_if(condition))
-    }
+mod retry_rules;
 
-    /// Declares requests idempotent regardless of their method, such as a POST that only searches. A later call
-    /// replaces the rule: see [`RetryLayer::with_idempotent`](crate::retry::RetryLayer::with_idempotent).
-    ///
-    /// ```
-    /// use tower_outbound::Client;
-    ///
-    /// let builder = Client::builder("https://api.example.com")?
-    ///     .with_idempotent(|request| request.uri.path() == "/v1/searches");
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    pub fn with_idempotent(self, rule: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.map_retry(|retry| retry.with_idempotent(rule))
-    }
-}
+mod headers;
 
-/// Setters of the default headers.
-impl StackBuilder {
-    /// The default `user-agent` of a client from [`client`](Self::client) or
-    /// [`client_with_transport`](Self::client_with_transport), such as `tower-outbound/0.1.0`.
-    ///
-    /// A stack that is used as a layer sets no `user-agent`, and neither does a client over a custom service. The
-    /// custom service may set its own.
-    pub const DEFAULT_USER_AGENT: &str = concat!("tower-outbound/", env!("CARGO_PKG_VERSION"));
-
-    /// Sends this header with every request that does not already contain a header of this name.
-    ///
-    /// Each use of this method adds a header. A later value replaces an earlier value of the same header name. Every
-    /// attempt sends the header, because the retry layer is an inner layer.
-    ///
-    /// By default, a request with a body gets `content-type: application/json`. [The presets](crate::preset) send
-    /// this header with every request, even without a body. A `content-type` that this method sets replaces the
-    /// default, and is sent with every request.
-    ///
-    /// # Errors
-    ///
-    /// [`layer`](Self::layer) returns an error for a header that
-    ///
-    /// - has an invalid name or value;
-    /// - frames a request or belongs to its connection, such as `content-length` or `connection`;
-    /// - contains a credential: `authorization`, `proxy-authorization`, and the header of the key;
-    /// - contains the request id, the number of the attempt or the idempotency key.
-    ///
-    /// # Notes
-    ///
-    /// A stack that is used as a layer adds the header to every request, even to another origin, such as the next hop
-    /// of a redirect. For a secret, use [`with_api_key`](Self::with_api_key) or
-    /// [`with_authorize`](Self::with_authorize).
-    ///
-    /// ```
-    /// use tower_outbound::stack::StackBuilder;
-    ///
-    /// let orders = StackBuilder::new("https://orders.example.com")?
-    ///     .with_header("x-api-version", "2024-06-01")
-    ///     .with_header("user-agent", "shop/1.4");
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    pub fn with_header<K, V>(mut self, name: K, value: V) -> Self
-    where
-        K: AsRef<str>,
-        V: TryInto<HeaderValue>,
-    {
-        match headers::parse(name, value) {
-            Ok((name, value)) => drop(Arc::make_mut(&mut self.headers.0).insert(name, value)),
-            Err(error) => drop(self.invalid.get_or_insert(error)),
-        }
-        self
-    }
-
-    /// Returns the builder of a client over the crate's own transport.
-    #[cfg(feature = "client")]
-    pub(crate) fn with_default_user_agent(&self) -> Self {
-        let builder = self.clone();
-        match builder.headers.0.contains_key(http::header::USER_AGENT) {
-            true => builder,
-            false => builder.with_header(http::header::USER_AGENT, Self::DEFAULT_USER_AGENT),
-        }
-    }
-}
+#[cfg(feature = "client")]
+mod running;
 
 impl StackBuilder {
     /// Sets the name of the service in logs, spans and metrics. It must consist of 1 to 253 visible ASCII characters.
