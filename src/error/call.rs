@@ -126,8 +126,11 @@ impl Error {
 
     /// Returns whether the error proves that no attempt was sent.
     pub(crate) fn proves_not_sent(&self) -> bool {
-        let is_unsent =
-            matches!(self.failed(), Failed::Unsent | Failed::Service(Proof { not_sent: true, .. }));
+        let is_unsent = match self.failed() {
+            Failed::Layer => !self.is_timeout(),
+            Failed::Unsent | Failed::Readiness => true,
+            Failed::Service(proof) => proof.not_sent,
+        };
         is_unsent && !self.is_after_processing()
     }
 
@@ -305,11 +308,7 @@ impl Error {
     /// - Without the retry layer of this crate, the result depends on the last error alone. It then does not cover the
     ///   earlier attempts of another retry layer.
     pub fn may_have_been_processed(&self) -> bool {
-        let own = match self.failed() {
-            Failed::Layer => self.is_timeout(),
-            Failed::Unsent | Failed::Readiness => false,
-            Failed::Service(proof) => !proof.not_sent,
-        };
+        let own = !self.proves_not_sent();
         self.is_after_processing() || self.report().map_or(own, |report| report.was_processed(own))
     }
 }

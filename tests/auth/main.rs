@@ -10,6 +10,7 @@ mod resend;
 mod signature;
 #[path = "../support/mod.rs"]
 mod support;
+mod unsent;
 
 use std::{
     convert::Infallible,

@@ -257,6 +257,18 @@ async fn request_that_was_not_sent_is_not_held() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn request_that_an_inner_limiter_refuses_is_not_held() {
+    let limiter = one_at_a_time().with_hold_after_cancel(seconds(60));
+    let inner = one_at_a_time();
+    let _busy = inner.acquire().await.unwrap();
+    let inner = RateLimitLayer::new(inner).with_max_wait(Duration::ZERO).layer(ScriptedService::new([200]));
+    let service = RateLimitLayer::new(limiter.clone()).layer(inner);
+    let request = Request::get("https://api.example.com/").body(Body::empty()).unwrap();
+    assert!(service.oneshot(request).await.unwrap_err().is_rate_limited());
+    assert_eq!(limiter.snapshot().requests_in_flight, Some(0));
+}
+
 #[test]
 fn limit_of_zero_is_rejected() {
     let error = LocalLimiter::without_quota().with_max_in_flight(0).unwrap_err();

@@ -34,17 +34,17 @@ fn each_error_proves_the_delivery_unless_an_earlier_attempt_was_processed() {
     let not_connected = || io::Error::from(io::ErrorKind::ConnectionRefused);
     let open = || DeliveryError::circuit_open("too many failures");
     for (name, error, expected) in [
-        ("refused", refused(Reason::QueueFull), [false, false, true, false]),
-        ("too costly", refused(Reason::TooCostly { largest: 1 }), [false, false, true, false]),
-        ("no key", own(ErrorKind::Auth), [false, false, false, false]),
-        ("invalid request", Error::invalid_request("path"), [false, false, false, false]),
+        ("refused", refused(Reason::QueueFull), [false, true, true, false]),
+        ("too costly", refused(Reason::TooCostly { largest: 1 }), [false, true, true, false]),
+        ("no key", own(ErrorKind::Auth), [false, true, false, false]),
+        ("invalid request", Error::invalid_request("path"), [false, true, false, false]),
         ("no response in time", own(ErrorKind::AttemptTimeout), [true, false, false, false]),
         ("deadline", own(ErrorKind::Deadline), [true, false, false, false]),
         ("stalled body", own(ErrorKind::BodyTimeout), [true, false, false, false]),
         ("deadline before an attempt", own(ErrorKind::Deadline).not_sent(), [false, true, false, false]),
         ("no connection in time", Error::not_connected_within(Duration::ZERO), [false, true, false, true]),
-        ("not ready", Error::from_readiness("text"), [false, false, true, true]),
-        ("not ready: own error", Error::from_readiness(own(ErrorKind::Auth)), [false, false, false, false]),
+        ("not ready", Error::from_readiness("text"), [false, true, true, true]),
+        ("not ready: own error", Error::from_readiness(own(ErrorKind::Auth)), [false, true, false, false]),
         ("not ready: open breaker", Error::from_readiness(open()), [false, true, false, true]),
         ("open breaker", Error::from_service(open()), [false, true, false, true]),
         ("not connected", Error::from_service(not_connected()), [false, true, false, true]),
