@@ -35,6 +35,7 @@ use crate::{
 /// - [`Error::is_auth`] if the credential cannot be added to the request, the request's URI has no origin, or its body
 ///   is larger than the [limit](super::Sign::body_limit) of the signer.
 /// - [`Error::is_invalid_request`] if the request has no room for another header field.
+/// - [`ErrorKind::Body`](crate::ErrorKind::Body) if the body fails before it is signed. Nothing is sent.
 /// - Passes on the errors of the inner service.
 #[derive(Debug)]
 pub struct Auth<S, G = Infallible> {

@@ -17,7 +17,7 @@ use super::key::auth_error;
 use crate::{
     body::{Body, BodyTooLarge},
     call::{CallContext, Holder},
-    error::{BoxError, Error},
+    error::{BoxError, Error, ErrorKind},
     headers,
 };
 
@@ -153,7 +153,7 @@ where
                 if error.is::<BodyTooLarge>() {
                     auth_error(error).showing_source()
                 } else {
-                    Error::from_service(error)
+                    Error::new(ErrorKind::Body, None, Some(error))
                 }
             })?;
             (Some(buffered.clone()), B::from(buffered))

@@ -6,7 +6,7 @@ use support::{Broken, Scripted};
 use tokio::time::sleep;
 use tower::ServiceBuilder;
 use tower_outbound::{
-    Body,
+    Body, ErrorKind,
     auth::{AnySign, AppCredentials, BoxSignFuture, Sign},
     body::BodyTooLarge,
     preset,
@@ -63,6 +63,21 @@ async fn body_over_the_limit_of_the_signer_is_rejected_before_sending() {
     let error = sign_layer(Some(4)).layer(server.clone()).oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!((error.is_auth(), support::cause::<BodyTooLarge>(&error).unwrap().limit()), (true, 4));
     assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_that_fails_before_its_signature_ends_the_call_as_a_body_error_without_sending() {
+    let frames = [Ok(http_body::Frame::data(Bytes::from("he"))), Err(std::io::Error::other("disk"))];
+    let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
+    let server = ScriptedService::new([Scripted::Status(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_idempotent(|_| true))
+        .layer(sign_layer(Some(64)))
+        .service(server.clone());
+    let error = service.oneshot(Request::post(URI).body(body).unwrap()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_service()), (ErrorKind::Body, false), "{error:?}");
+    assert!(!error.may_have_been_processed() && support::cause::<std::io::Error>(&error).is_some());
+    assert_eq!((error.report().unwrap().attempt_count(), server.calls()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
