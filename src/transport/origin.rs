@@ -107,6 +107,8 @@ pub(super) struct State<B> {
     /// All connections that are open or being opened, including those that take no further requests.
     pub(super) connections: usize,
     pub(super) opening: usize,
+    /// The runtimes on which connections begin to open. A runtime is removed after its task has started.
+    pub(super) starting: VecDeque<Handle>,
     pub(super) waiters: VecDeque<Waiter<B>>,
     /// No further connection is opened before this time.
     pub(super) paused_until: Option<Instant>,
@@ -129,6 +131,7 @@ impl<B: RequestBody> State<B> {
             shared: Vec::new(),
             connections: 0,
             opening: 0,
+            starting: VecDeque::new(),
             waiters: VecDeque::new(),
             paused_until: None,
         }

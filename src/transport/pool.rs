@@ -88,7 +88,7 @@ impl<B: RequestBody> Host<B> {
 
     /// Opens the connections that the waiters need. Returns whether the last waiter waits for a new connection, and not
     /// for other requests.
-    fn open(self: &Arc<Self>, mut state: MutexGuard<'_, State<B>>) -> bool {
+    fn open<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State<B>>) -> bool {
         state.waiters.retain(|waiter| !waiter.grant.is_closed());
         state.shared.retain(|connection| !connection.is_over());
         let is_paused = state.paused_until.is_some_and(|until| clock::now() < until);
@@ -101,10 +101,11 @@ impl<B: RequestBody> Host<B> {
             _ if state.shared.iter().any(|connection| connection.is_new()) => 0,
             _ => state.waiters.len().min(1),
         };
-        let mut runtimes = Vec::new();
+        let is_starting = !state.starting.is_empty();
         while state.opening < wanted && state.connections < self.config.max_connections {
             let Some(waiter) = state.waiters.get(state.opening) else { break };
-            runtimes.push(waiter.runtime.clone());
+            let runtime = waiter.runtime.clone();
+            state.starting.push_back(runtime);
             state.opening += 1;
             state.connections += 1;
         }
@@ -112,15 +113,22 @@ impl<B: RequestBody> Host<B> {
             Some(false) => state.opening >= state.waiters.len(),
             _ => state.opening > 0 && state.shared.is_empty(),
         };
-        // The tasks start after the lock is released, because a runtime that is shutting down drops them immediately.
-        drop(state);
-        for runtime in runtimes {
+        // A runtime that is shutting down drops a task immediately, which calls this function again. The lock is
+        // therefore released first. The outer call starts the further tasks, because one call inside another for each
+        // waiter would overflow the stack.
+        if is_starting {
+            return is_connecting;
+        }
+        while let Some(runtime) = state.starting.front().cloned() {
+            drop(state);
             let slot = Slot(Arc::downgrade(self));
             let mut opening = Opening { host: Arc::clone(self), result: None };
             runtime.spawn(async move {
                 opening.result = Some(opening.host.connect(slot).await);
                 drop(opening);
             });
+            state = self.lock();
+            state.starting.pop_front();
         }
         is_connecting
     }

@@ -61,3 +61,24 @@ async fn connections_of_a_dead_runtime_are_not_reused() {
         assert_eq!((server.connections(), server.requests()), (4, 4));
     }
 }
+
+/// If a connection cannot open because its runtime shuts down, the pool opens one for the next waiter.
+#[test]
+fn runtime_with_thousands_of_waiters_shuts_down() {
+    for transport in [TransportConfig::new().with_max_connections(1), TransportConfig::new()] {
+        let connector = service_fn(|_: http::Uri| std::future::pending::<io::Result<TcpStream>>());
+        let transport = transport.build_with_connector(connector).unwrap();
+        let client = builder("http://api.example.com").client_with_service(transport).unwrap();
+        let dying = Builder::new_current_thread().enable_all().build().unwrap();
+        dying.block_on(async {
+            // The tasks that open connections are older than the waiters, and are therefore dropped first.
+            for waiters in [256, 3_000] {
+                for _ in 0..waiters {
+                    drop(tokio::spawn(client.get("/").send()));
+                }
+                settle().await;
+            }
+        });
+        drop(dying);
+    }
+}
