@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use futures_util::FutureExt;
 use http::Version;
+use http_body::Frame;
+use http_body_util::BodyExt;
 
 use super::{
     support::certificate::{certificate, trusting, wire},
@@ -202,6 +204,40 @@ async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
     }
     assert_eq!(within(text(client.get("/"))).await.len(), 1 << 20);
     assert_eq!(server.connections(), 1);
+}
+
+/// The frames of the dropped responses are on their way when the client resets the streams.
+#[tokio::test]
+async fn late_frames_of_dropped_responses_do_not_close_their_connection() {
+    const RESPONSES: u32 = 1_200;
+    let permits = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&permits);
+    let server = Server::raw(Settings::streams(RESPONSES), move |_, request| {
+        let gate = Arc::clone(&gate);
+        async move {
+            if request.uri().path() == "/last" {
+                return reply(200, "ok");
+            }
+            let frame = stream::once(async move {
+                gate.acquire().await.unwrap().forget();
+                Ok(Frame::data(Bytes::from_static(b"late")))
+            });
+            http::Response::new(StreamBody::new(frame).boxed_unsync())
+        }
+    })
+    .await;
+    let path = Forwarder::start(server.address()).await;
+    let client = client(&path.url(), http2());
+    let responses = within(join_all((0..RESPONSES).map(|_| client.get("/dropped").send()))).await;
+    path.hold();
+    permits.add_permits(RESPONSES as usize);
+    settle().await;
+    assert_eq!(permits.available_permits(), 0, "the server has sent the bodies");
+    drop(responses);
+    settle().await;
+    path.release();
+    assert_eq!(within(text(client.get("/last"))).await, "ok");
+    assert_eq!(path.opened(), 1);
 }
 
 /// The pool grants the stream to a call which is not polled again before it is dropped.
