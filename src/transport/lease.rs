@@ -7,15 +7,19 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{Either, pending};
+use futures_util::{
+    TryFutureExt,
+    future::{Either, pending},
+};
 use http::{Request, Response};
 use http_body::Body as HttpBody;
-use hyper::{body::Incoming, client::conn::TrySendError};
+use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
 use super::{
     connection::{Connection, Http1, Http2, RequestBody},
     pool::{Granted, Host},
+    upload::{Stream, Upload, UploadBody},
 };
 use crate::{
     body::{Body, ConnectionBody},
@@ -24,11 +28,12 @@ use crate::{
     error::ConnectError,
 };
 
-/// How long the rest of a request may stall after the end of its response. Then the connection is closed.
-const LONGEST_REST: Duration = Duration::from_secs(1);
+/// How long the rest of a request may stall after the end of its response. Then the connection is closed, or the HTTP/2
+/// stream is reset.
+pub(super) const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// The response headers, or an error with the request if hyper has not begun to send it.
-pub(super) type Sent<B> = Result<Response<Incoming>, TrySendError<Request<B>>>;
+pub(super) type Sent<B> = Result<Response<Incoming>, (hyper::Error, Option<Request<B>>)>;
 
 /// The wait for a connection. If it is cancelled, a connection that was already granted goes back to the pool.
 pub(super) struct Waiting<B: RequestBody> {
@@ -85,6 +90,8 @@ pub(super) struct Lease<B: RequestBody> {
     host: Arc<Host<B>>,
     connection: Option<Connection<B>>,
     call: Option<CallContext>,
+    /// The body of the request, if it is not empty and the connection is an HTTP/2 connection.
+    upload: Option<Arc<Upload>>,
     /// When the request was handed to the connection. `None` before that, and after its response.
     waiting_since: Option<Instant>,
     /// Whether a response was begun and has not ended.
@@ -94,7 +101,14 @@ pub(super) struct Lease<B: RequestBody> {
 impl<B: RequestBody> Lease<B> {
     pub(super) fn new(host: &Arc<Host<B>>, connection: Connection<B>) -> Self {
         let connection = Some(connection);
-        Self { host: Arc::clone(host), connection, call: None, waiting_since: None, is_open: false }
+        Self {
+            host: Arc::clone(host),
+            connection,
+            call: None,
+            upload: None,
+            waiting_since: None,
+            is_open: false,
+        }
     }
 
     pub(super) fn is_http2(&self) -> bool {
@@ -127,10 +141,26 @@ impl<B: RequestBody> Lease<B> {
         self.waiting_since = Some(now);
         self.call = call;
         match &mut self.connection {
-            Some(Connection::Http1(connection)) => Either::Left(connection.sender.try_send_request(request)),
-            // A clone, because only the type of the sender needs `&mut`.
+            Some(Connection::Http1(connection)) => {
+                let sent = connection.sender.try_send_request(request);
+                Either::Left(sent.map_err(|mut error| {
+                    let returned = error.take_message();
+                    (error.into_error(), returned)
+                }))
+            }
             Some(Connection::Http2(connection)) => {
-                Either::Right(Either::Left(connection.sender.clone().try_send_request(request)))
+                if !request.body().is_end_stream() {
+                    let (host, connection) = (Arc::clone(&self.host), Arc::clone(connection));
+                    self.upload = Some(Upload::new(Stream { host, connection }));
+                }
+                let upload = self.upload.clone();
+                let request = request.map(|body| UploadBody { body, upload });
+                // A clone, because only the type of the sender needs `&mut`.
+                let sent = connection.sender.clone().try_send_request(request);
+                Either::Right(Either::Left(sent.map_err(|mut error| {
+                    let returned = error.take_message();
+                    (error.into_error(), returned.map(|request| request.map(|upload| upload.body)))
+                })))
             }
             // The connection is taken only when the lease is dropped.
             None => Either::Right(Either::Right(pending())),
@@ -223,12 +253,13 @@ impl<B: RequestBody> Drop for Lease<B> {
             true => Some(call.body_progress()),
             false => self.waiting_since,
         });
+        let is_complete = self.waiting_since.is_none() && !self.is_open;
         match self.connection.take() {
             Some(Connection::Http1(connection)) => {
                 if let Some(since) = waited {
                     self.host.close_idle_since(since);
                 }
-                if self.waiting_since.is_none() && !self.is_open {
+                if is_complete {
                     self.give_back(connection);
                 } else {
                     // If only its sender is dropped, hyper first sends the rest of the request.
@@ -239,7 +270,10 @@ impl<B: RequestBody> Drop for Lease<B> {
                 if let Some(since) = waited {
                     self.suspect(&connection, since);
                 }
-                self.host.end_stream(&connection);
+                match self.upload.take() {
+                    Some(upload) => upload.end_response(is_complete),
+                    None => self.host.end_stream(&connection),
+                }
             }
             None => {}
         }

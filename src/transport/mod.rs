@@ -71,6 +71,7 @@ mod proxy;
 mod service;
 #[cfg(feature = "rustls")]
 mod tls;
+mod upload;
 
 pub use self::config::TransportConfig;
 pub use self::connection::RequestBody;

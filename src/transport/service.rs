@@ -271,18 +271,18 @@ where
                             *response.extensions_mut() = mem::take(emptied);
                         }
                     }
-                    let mut error = match sent {
+                    let (error, returned) = match sent {
                         Ok(response) => return Poll::Ready(Ok(response.map(|body| lease.attach(body)))),
-                        Err(error) => error,
+                        Err(failed) => failed,
                     };
-                    let Some(returned) = error.take_message() else {
-                        return Poll::Ready(Err(Error::from_service(error.into_error())));
+                    let Some(returned) = returned else {
+                        return Poll::Ready(Err(Error::from_service(error)));
                     };
                     // The connection ended before hyper began the request.
                     lease.retire();
                     // A server that closes every new connection must not cause an endless loop.
                     if !lease.is_reused() && mem::replace(this.returned_by_new, true) {
-                        return Poll::Ready(Err(Error::returned(error.into_error())));
+                        return Poll::Ready(Err(Error::returned(error)));
                     }
                     if let Some(call) = call {
                         call.returned();

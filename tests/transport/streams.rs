@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 use http::Version;
 use http_body::Frame;
 use http_body_util::BodyExt;
+use tower_outbound::Body;
 
 use super::{
     support::certificate::{certificate, trusting, wire},
@@ -203,6 +204,29 @@ async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
         );
     }
     assert_eq!(within(text(client.get("/"))).await.len(), 1 << 20);
+    assert_eq!(server.connections(), 1);
+}
+
+/// The server never reads the long body, so that the stream's flow-control window stays exhausted.
+#[tokio::test]
+async fn dropped_response_frees_its_stream_while_the_body_of_the_request_is_sent() {
+    let server = Server::raw(Settings::streams(1), |_, request| async move {
+        if request.uri().path() == "/last" {
+            return reply(200, "ok");
+        }
+        tokio::spawn(async move {
+            let _unread = request;
+            std::future::pending::<()>().await;
+        });
+        server::stalled(200)
+    })
+    .await;
+    let client = client(&server.url(), http2().with_max_connections(1));
+    let waiting = || Body::new(StreamBody::new(stream::pending::<Result<Frame<Bytes>, io::Error>>()));
+    for body in [waiting(), vec![7; 4 << 20].into()] {
+        drop(within(client.post("/duplex").body(body)).await.unwrap());
+        assert_eq!(within(text(client.get("/last"))).await, "ok");
+    }
     assert_eq!(server.connections(), 1);
 }
 

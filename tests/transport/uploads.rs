@@ -129,21 +129,31 @@ async fn upload_continues_after_an_early_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stalled_upload_is_closed_after_an_early_response() {
+async fn stalled_upload_ends_after_an_early_response() {
     let _clock = manual_clock();
-    let (server, mut reports) = reporting_server(Settings::default(), Responds::BeforeBody).await;
-    let (parts, body) = channel();
-    let client = client(&server, TransportConfig::new().with_max_connections(1));
-    assert_eq!(text(client.post("/file").body(body)).await, "stored");
-    parts.send(Bytes::from_static(b"part")).unwrap();
-    assert_eq!(reports.recv().await.unwrap(), Some(4));
-    for _ in 0..2 {
-        assert!(!parts.is_closed());
-        settle().await;
-        advance(SECOND).await;
+    for ((settings, transport), connections) in
+        [((Settings::default(), TransportConfig::new()), 2), ((Settings::streams(1), http2()), 1)]
+    {
+        let (server, mut reports) = reporting_server(settings, Responds::BeforeBody).await;
+        let (parts, body) = channel();
+        let client = client(&server, transport.with_max_connections(1));
+        assert_eq!(text(client.post("/file").body(body)).await, "stored");
+        let next = tokio::spawn(text(client.get("/next")));
+        parts.send(Bytes::from_static(b"part")).unwrap();
+        assert_eq!(reports.recv().await.unwrap(), Some(4));
+        for _ in 0..2 {
+            assert!(!parts.is_closed());
+            settle().await;
+            advance(SECOND).await;
+        }
+        assert_eq!(within(reports.recv()).await.unwrap(), None);
+        within(parts.closed()).await;
+        assert_eq!(within(next).await.unwrap(), "stored");
+        assert_eq!(
+            (server.paths(), server.connections()),
+            (vec!["/file".into(), "/next".into()], connections)
+        );
     }
-    assert_eq!(within(reports.recv()).await.unwrap(), None);
-    parts.closed().await;
 }
 
 /// The server reads 4 MB each second. The buffers of the connection hold less than the server reads in 3 s.
