@@ -30,11 +30,16 @@ pub(crate) struct ConnectionBody {
     /// A frame that was read ahead. Boxed because every response is moved through all layers.
     first: Option<Box<Result<Frame<Bytes>, hyper::Error>>>,
     lease: Option<Box<dyn Lease>>,
+    /// Whether the reader waits for a frame.
+    is_awaited: bool,
 }
 
 /// The use of a connection for one request. If it is dropped, the rest of the body was not read.
 #[cfg(feature = "hyper")]
 pub(crate) trait Lease: Send {
+    /// Records that a frame has arrived.
+    fn received(&self);
+
     /// Ends the use of the connection after the end of the body.
     fn end(self: Box<Self>);
 }
@@ -86,7 +91,7 @@ impl ConnectionBody {
 #[cfg(feature = "hyper")]
 impl From<Incoming> for ConnectionBody {
     fn from(incoming: Incoming) -> Self {
-        Self { incoming, first: None, lease: None }
+        Self { incoming, first: None, lease: None, is_awaited: false }
     }
 }
 
@@ -106,8 +111,16 @@ impl Body for ConnectionBody {
         match &polled {
             Poll::Ready(Some(Err(_))) => self.lease = None,
             Poll::Ready(None) => self.end(),
-            Poll::Ready(Some(Ok(_))) if self.incoming.is_end_stream() => self.end(),
-            _ => {}
+            Poll::Ready(Some(Ok(_))) => {
+                // A frame that the reader did not await may have arrived long before.
+                if std::mem::take(&mut self.is_awaited) {
+                    self.lease.iter().for_each(|lease| lease.received());
+                }
+                if self.incoming.is_end_stream() {
+                    self.end();
+                }
+            }
+            Poll::Pending => self.is_awaited = true,
         }
         polled.map(|frame| frame.map(|frame| frame.map_err(redact)))
     }

@@ -242,6 +242,12 @@ impl<B: RequestBody> Lease<B> {
 }
 
 impl<B: RequestBody> crate::body::Lease for Lease<B> {
+    fn received(&self) {
+        if let Some(Connection::Http2(connection)) = &self.connection {
+            connection.received_response();
+        }
+    }
+
     fn end(mut self: Box<Self>) {
         self.is_open = false;
     }

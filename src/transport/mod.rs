@@ -43,8 +43,8 @@
 //! A path that drops all packets shows no error. The transport notices it in five ways:
 //!
 //! - An attempt timeout removes its HTTP/2 connection from the pool, unless the connection has delivered another
-//!   response since the middle of the attempt. Over HTTP/1.1, it removes all connections that have been idle since the
-//!   request was sent. The next attempt therefore opens a new connection.
+//!   response, or a part of one, since the middle of the attempt. Over HTTP/1.1, it removes all connections that have
+//!   been idle since the request was sent. The next attempt therefore opens a new connection.
 //! - The idle timeout of a response body does the same, counted from the start of the stall, if its
 //!   [layer](crate::timeout::BodyIdleTimeoutLayer) is above the request id layer.
 //! - HTTP/2 pings close a connection whose server does not respond to a ping.

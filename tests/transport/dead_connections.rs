@@ -1,6 +1,9 @@
 //! Tests that requests use another connection if a connection fails, and that the client closes idle connections before
 //! the server does.
 
+use futures_util::StreamExt;
+use http_body::Frame;
+use http_body_util::BodyExt;
 use tokio::sync::Barrier;
 
 use super::*;
@@ -175,6 +178,33 @@ async fn slow_endpoint_opens_at_most_the_maximum_of_connections() {
         () = fast => {}
     }
     assert!(server.connections() <= MAXIMUM, "{} connections for 6 timeouts", server.connections());
+}
+
+/// The server sends a part of the first response during each attempt that times out.
+#[tokio::test]
+async fn http2_connection_stays_in_use_after_a_timeout_if_it_delivers_parts_of_a_response() {
+    let server = Server::raw(Settings::http2(), |_, request| async move {
+        match request.uri().path() {
+            "/events" => {
+                let events = stream::repeat(()).then(|()| async {
+                    tokio::time::sleep(millis(1)).await;
+                    Ok(Frame::data(Bytes::from_static(b"event")))
+                });
+                http::Response::new(StreamBody::new(events).boxed_unsync())
+            }
+            "/slow" => std::future::pending().await,
+            _ => reply(200, "ok"),
+        }
+    })
+    .await;
+    let client = client(&server.url(), http2().with_max_connections(1));
+    let mut events = within(client.get("/events")).await.unwrap().into_body();
+    let reading = tokio::spawn(async move { while let Some(Ok(_)) = events.frame().await {} });
+    let slow = client.post("/slow").attempt_timeout(millis(1_000));
+    assert_eq!(within(slow).await.unwrap_err().kind(), ErrorKind::AttemptTimeout);
+    assert_eq!(within(text(client.get("/fast"))).await, "ok");
+    assert!(!reading.is_finished());
+    assert_eq!(server.connections(), 1);
 }
 
 #[tokio::test]
