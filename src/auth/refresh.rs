@@ -1,16 +1,20 @@
+mod state;
+
 use std::{
     fmt,
+    future::{pending, poll_fn},
     panic::AssertUnwindSafe,
     path::PathBuf,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use futures_util::{FutureExt, future::Shared};
+use futures_util::FutureExt;
 use tokio::{runtime::Handle, sync::oneshot};
 
+use self::state::{Done, Held, Outcome, Run, State};
 use super::{ApiKey, FreshKey, KeyError, RefreshingKey};
 use crate::{
     clock::{self, Instant},
@@ -22,7 +26,9 @@ use crate::{
 
 /// A running refresh, for which a request waits.
 pub(super) struct Refresh {
-    done: Done,
+    run: Run,
+    /// Resolves when the refresh is lost. Created with the first poll.
+    lost: Option<Timer>,
     refresher: Arc<Refresher>,
 }
 
@@ -36,23 +42,39 @@ pub(super) struct Refresher {
     state: Mutex<State>,
 }
 
+type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
 const NO_TIMER: &str = "the tokio runtime of the key refresh has no timer or was shut down";
 
 impl Future for Refresh {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        if let Ok(outcome) = ready!(self.done.poll_unpin(cx)) {
-            return Poll::Ready(outcome);
+        loop {
+            let Self { run, lost, refresher } = &mut *self;
+            match run.done.poll_unpin(cx) {
+                Poll::Ready(Ok(outcome)) => return Poll::Ready(outcome),
+                Poll::Ready(Err(_)) => {}
+                Poll::Pending => ready!(lost.get_or_insert_with(|| timer(run.lost_at)).as_mut().poll(cx)),
+            }
+            // The runtime of the refresh was shut down or is not driven, so this waiter starts the refresh again on its
+            // own runtime.
+            match refresher.lease() {
+                Ok(outcome) => return Poll::Ready(outcome),
+                Err(refresh) => *self = refresh,
+            }
         }
-        // The runtime of the refresh was shut down, so this waiter starts the refresh again on its own runtime.
-        match self.refresher.lease() {
-            Ok(outcome) => return Poll::Ready(outcome),
-            Err(refresh) => *self = refresh,
-        }
-        // If this runtime was also shut down, another restart would have the same result.
-        self.done.poll_unpin(cx).map(|done| done.unwrap_or_else(|_| Err(KeyError::new(NO_TIMER))))
     }
+}
+
+/// Resolves at `time`. Never resolves without a runtime, or if its timer is disabled or was shut down.
+fn timer(time: Instant) -> Timer {
+    Box::pin(async move {
+        let sleep = AssertUnwindSafe(async { tokio::time::sleep_until(time).await });
+        if Handle::try_current().is_err() || sleep.catch_unwind().await.is_err() {
+            pending().await
+        }
+    })
 }
 
 impl fmt::Debug for Refresh {
@@ -67,6 +89,9 @@ impl Refresher {
     /// If the server rejects a key that was in use for a long time, the count of consecutive rejections restarts. A
     /// long time is at least this multiple of the longest backoff.
     const WELL_AGED: u32 = 3;
+    /// A refresh that has not ended this long after its timeout is lost, because its runtime is not driven. A runtime
+    /// that is driven delays a task less.
+    const LOST_AFTER: Duration = Duration::from_secs(1);
 
     pub(super) fn new(settings: RefreshingKey) -> Self {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
@@ -130,11 +155,8 @@ impl Refresher {
 
     /// Joins the running refresh, or starts one. Returns an error during the backoff after a failure.
     fn join(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) -> Lease {
-        if let Some(done) = &state.running {
-            let is_dropped = matches!(done.clone().now_or_never(), Some(Err(_)));
-            if !is_dropped {
-                return Err(Refresh { done: done.clone(), refresher: Arc::clone(self) });
-            }
+        if let Some(run) = state.running.as_ref().filter(|run| now < run.lost_at && !run.is_dropped()) {
+            return Err(Refresh { run: run.clone(), lost: None, refresher: Arc::clone(self) });
         }
         if let Some((error, until)) = state.failed.as_ref().filter(|(_, until)| now < *until) {
             return Ok(Err(error.clone().with_retry_in(until.saturating_duration_since(now))));
@@ -145,30 +167,59 @@ impl Refresher {
             runtime => runtime,
         };
         let (sender, done) = oneshot::channel();
-        let done = done.shared();
-        state.running = Some(done.clone());
+        let started = Run { done: done.shared(), lost_at: self.lost_at(now) };
+        state.running = Some(started.clone());
         state.outdated = false;
         drop(state);
-        let mut run = Box::pin(Arc::clone(self).run(now));
-        if let Some(outcome) = run.as_mut().now_or_never() {
-            drop(sender.send(outcome.clone()));
-            return Ok(outcome);
+        let mut run = Box::pin(Arc::clone(self).run(started.done.clone()));
+        match (run.as_mut().now_or_never(), runtime) {
+            (Some(Some(outcome)), _) => {
+                drop(sender.send(outcome.clone()));
+                return Ok(outcome);
+            }
+            (None, Ok(runtime)) => {
+                // The task owns the sender, so that waiters notice if the runtime drops the task.
+                drop(runtime.spawn(async { run.await.map(|outcome| sender.send(outcome)) }));
+                // If the runtime was shut down, another refresh would also be dropped.
+                if started.is_dropped() {
+                    return Ok(Err(KeyError::new(NO_TIMER)));
+                }
+            }
+            _ => {}
         }
-        if let Ok(runtime) = runtime {
-            // The task owns the sender, so that waiters notice if the runtime drops the task.
-            drop(runtime.spawn(async { drop(sender.send(run.await)) }));
-        }
-        Err(Refresh { done, refresher: Arc::clone(self) })
+        Err(Refresh { run: started, lost: None, refresher: Arc::clone(self) })
     }
 
-    async fn run(self: Arc<Self>, mut started: Instant) -> Outcome {
+    /// Runs the refresh. Returns `None` if it is lost, or if another refresh has replaced it.
+    async fn run(self: Arc<Self>, done: Done) -> Option<Outcome> {
         loop {
-            let fetched = self.fetch(started).await;
-            if let Some(settled) = self.settle(started, fetched) {
-                return settled;
+            let started = clock::now();
+            let lost_at = self.lock().running.as_ref().filter(|run| run.done.ptr_eq(&done))?.lost_at;
+            if started >= lost_at {
+                return None;
             }
-            started = clock::now();
+            let mut fetch = pin!(self.fetch(started));
+            let mut polled = started;
+            let fetched = poll_fn(|cx| {
+                polled = clock::now();
+                fetch.as_mut().poll(cx)
+            });
+            let fetched = fetched.await;
+            // The fetch has failed because the runtime was not driven meanwhile, so no backoff begins.
+            if fetched.is_err() && polled >= lost_at {
+                return None;
+            }
+            if let Some(settled) = self.settle(&done, started, fetched) {
+                return Some(settled);
+            }
         }
+    }
+
+    /// Returns when a refresh that starts now is lost.
+    fn lost_at(&self, now: Instant) -> Instant {
+        // A file needs no runtime.
+        let limit = if self.is_file() { Duration::MAX } else { self.settings.timeout };
+        clock::after(now, limit.saturating_add(Self::LOST_AFTER))
     }
 
     async fn fetch(&self, started: Instant) -> Result<FreshKey, KeyError> {
@@ -195,10 +246,13 @@ impl Refresher {
         }
     }
 
-    /// Stores the result of the refresh. Returns `None` if the key must be fetched again.
-    fn settle(&self, started: Instant, fetched: Result<FreshKey, KeyError>) -> Option<Outcome> {
+    /// Stores the result of the refresh. Returns `None` if the key must be fetched again, or if another refresh has
+    /// replaced this one.
+    fn settle(&self, done: &Done, started: Instant, fetched: Result<FreshKey, KeyError>) -> Option<Outcome> {
         let now = clock::now();
-        let mut state = self.lock();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let run = state.running.as_mut().filter(|run| run.done.ptr_eq(done))?;
         // The server rejected this key during the refresh. The source may contain a new key by now, so the key is
         // fetched again. There is no third fetch, because `reject` ignores a rejected key until a refresh stores it
         // again.
@@ -206,6 +260,7 @@ impl Refresher {
         let is_held = fetched.as_ref().is_ok_and(|fresh| held == Some(&fresh.key));
         if state.outdated && is_held {
             state.outdated = false;
+            run.lost_at = self.lost_at(now);
             return None;
         }
         state.running = None;
@@ -213,8 +268,8 @@ impl Refresher {
         match fetched {
             Ok(fresh) => {
                 let key = fresh.key.clone();
-                self.hold(&mut state, fresh, started, now);
-                drop(state);
+                self.hold(state, fresh, started, now);
+                drop(guard);
                 match self.is_file() {
                     false => telemetry::key_refreshed(),
                     true if is_held => {}
@@ -237,7 +292,7 @@ impl Refresher {
                     held.refresh_at = Some(now);
                 }
                 let kept = state.held.as_ref().is_some_and(|held| held.is_valid(now));
-                drop(state);
+                drop(guard);
                 if is_logged {
                     telemetry::key_refresh_failed(&error, error.retry_in(), kept);
                 }
@@ -300,45 +355,6 @@ impl Refresher {
         }
         telemetry::key_rejected();
         true
-    }
-}
-
-type Outcome = Result<ApiKey, KeyError>;
-
-/// Resolves to the outcome of a refresh, or to an error if the task of the refresh was dropped with its runtime.
-type Done = Shared<oneshot::Receiver<Outcome>>;
-
-/// The keys and the refresh of a refresher.
-#[derive(Default)]
-pub(super) struct State {
-    held: Option<Held>,
-    /// The running refresh. If a runtime drops the task of this refresh, a waiter or the next request starts another
-    /// refresh.
-    running: Option<Done>,
-    /// Whether the server rejected the key after the running refresh had started.
-    outdated: bool,
-    /// The number of consecutive failures.
-    failures: u32,
-    /// The last failure of the provider, and the end of the backoff after that failure.
-    failed: Option<(KeyError, Instant)>,
-    /// The number of keys that the server rejected in a row.
-    rejections: u32,
-}
-
-/// The current key.
-struct Held {
-    key: ApiKey,
-    since: Instant,
-    expires: Option<Instant>,
-    refresh_at: Option<Instant>,
-    /// A rejection before this time does not start a refresh.
-    rejectable_at: Instant,
-    rejected: bool,
-}
-
-impl Held {
-    fn is_valid(&self, now: Instant) -> bool {
-        !self.rejected && self.expires.is_none_or(|expires| now < expires)
     }
 }
 

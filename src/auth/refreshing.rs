@@ -13,8 +13,9 @@ type Fetch = dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>>
 /// fetches tokens without a closure.
 ///
 /// Refreshes are single-flight: concurrent requests share one refresh. A refresh runs in a task on the runtime of the
-/// request that starts it, and continues if that request is dropped. If the runtime shuts down, a request that waits,
-/// or the next request, starts another refresh on its own runtime.
+/// request that starts it, and continues if that request is dropped. If the runtime shuts down, or does not end the
+/// refresh within 1 s after its [timeout](Self::with_timeout), a request that waits, or the next request, starts another
+/// refresh on its own runtime.
 ///
 /// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs. If its lifetime is shorter than 25 minutes, it
 /// is refreshed after 80 % of that lifetime. During the refresh, requests use the old key while it is valid, and wait

@@ -3,7 +3,10 @@
 
 use std::error::Error as _;
 
-use tokio::time::{advance, timeout};
+use tokio::{
+    task::yield_now,
+    time::{advance, timeout},
+};
 use tower::service_fn;
 use tower_outbound::auth::KeyError;
 
@@ -56,8 +59,7 @@ async fn unexpired_key_is_sent_while_its_refresh_runs() {
 
 #[test]
 fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = paused_runtime();
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
     let backoff = ExponentialBackoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
     let keys = KeySource::from(provider.with_backoff(backoff));
@@ -136,6 +138,56 @@ fn waiters_of_another_runtime_restart_a_key_refresh_whose_runtime_was_shut_down(
     let found = found.into_iter().chain(third.block_on(seconds));
     assert!(found.map(Result::unwrap).all(|key| key.expose() == "key-3"));
     assert_eq!((fetches.count(), keys.last_error().is_none()), (3, true));
+}
+
+fn paused_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
+#[test]
+fn waiter_of_another_runtime_restarts_a_key_refresh_whose_runtime_is_not_driven() {
+    let (provider, fetches) = key_provider(secs(4), &[Fetch::Hangs, Fetch::Lasting]);
+    let keys = KeySource::from(provider);
+    let (idle, driven) = (paused_runtime(), paused_runtime());
+    let [mut first, mut second] = [&idle, &driven].map(|runtime| waiters(runtime, &keys, 1).remove(0));
+    // A refresh has 10 s, and is lost 1 s later.
+    assert!(driven.block_on(async { timeout(secs(12), &mut second).await }).is_err());
+    assert_eq!(fetches.count(), 2);
+    // The first fetch fails when its runtime is driven again. The second one has replaced it.
+    assert!(idle.block_on(async { timeout(millis(10_500), &mut first).await }).is_err());
+    assert!(keys.last_error().is_none());
+    for (runtime, waiter) in [(driven, second), (idle, first)] {
+        assert_eq!(runtime.block_on(waiter).unwrap().expose(), "key-2");
+    }
+    assert_eq!((fetches.count(), keys.last_error().is_none()), (2, true));
+}
+
+/// The runtime is driven only during a call. The early refresh begins with the second call, and the key expires before
+/// the third call.
+#[test]
+fn key_refresh_whose_runtime_was_idle_starts_again_and_begins_no_backoff() {
+    // The task of the refresh is polled before the third call, or after it.
+    for yields in [4, 0] {
+        let (provider, _) = key_provider(millis(100), &[Fetch::Expiring(100)]);
+        let (keys, runtime) = (KeySource::from(provider), paused_runtime());
+        let call_after = |idle| {
+            runtime.block_on(async {
+                // The clock advances, but no task is polled.
+                assert!(advance(idle).now_or_never().is_none());
+                for _ in 0..yields {
+                    yield_now().await;
+                }
+                let current = keys.current().await;
+                // Polls the task once.
+                yield_now().await;
+                current
+            })
+        };
+        let first = call_after(Duration::ZERO).unwrap();
+        assert_eq!(call_after(secs(80)).unwrap(), first);
+        assert_ne!(call_after(secs(30)).unwrap(), first, "the first key has expired");
+        assert!(keys.last_error().is_none());
+    }
 }
 
 #[test]
