@@ -145,16 +145,19 @@ impl Refresher {
             }
             held => held.map(|held| held.key.clone()),
         };
-        let lease = self.join(state, now);
+        // No request waits while the key is valid, so the refresh of a closure begins in its task: its spans are then not
+        // part of the request's span.
+        let lease = self.join(state, now, key.is_none() || self.is_file());
         match key {
             None => lease,
-            // If the provider responds immediately, this request already uses the new key.
+            // A file is read immediately, so this request already uses its new key.
             Some(key) => Ok(lease.ok().and_then(Result::ok).map_or(Ok(key), Ok)),
         }
     }
 
-    /// Joins the running refresh, or starts one. Returns an error during the backoff after a failure.
-    fn join(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) -> Lease {
+    /// Joins the running refresh, or starts one, immediately or in its task. Returns an error during the backoff after a
+    /// failure.
+    fn join(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant, immediately: bool) -> Lease {
         if let Some(run) = state.running.as_ref().filter(|run| now < run.lost_at && !run.is_dropped()) {
             return Err(Refresh { run: run.clone(), lost: None, refresher: Arc::clone(self) });
         }
@@ -172,7 +175,7 @@ impl Refresher {
         state.outdated = false;
         drop(state);
         let mut run = Box::pin(Arc::clone(self).run(started.done.clone()));
-        match (run.as_mut().now_or_never(), runtime) {
+        match (immediately.then(|| run.as_mut().now_or_never()).flatten(), runtime) {
             (Some(Some(outcome)), _) => {
                 drop(sender.send(outcome.clone()));
                 return Ok(outcome);

@@ -83,6 +83,32 @@ async fn spans_record_an_error_type_only_for_failures() {
     }
 }
 
+/// The first call waits for its key. The second call starts a refresh of the key, which is valid for another 20 s.
+#[tokio::test(start_paused = true)]
+async fn span_of_a_call_contains_only_a_key_refresh_for_which_the_call_waits() {
+    let (capture, _guard) = Capture::all();
+    let keys = RefreshingKey::new(|| async {
+        let _span = tracing::info_span!("token");
+        tokio::time::sleep(secs(8)).await;
+        ApiKey::new("k3y").map(|key| FreshKey::new(key).with_lifetime(secs(100)))
+    });
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .layer(AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap())
+        .service(ScriptedService::new([Status(200)]));
+    for pause in [secs(80), secs(10)] {
+        service.clone().oneshot(get(URI)).await.unwrap();
+        tokio::time::sleep(pause).await;
+    }
+    let tokens = capture.spans("token");
+    let parents: Vec<_> = tokens.iter().map(|token| token.parent.map(|at| capture.span(at).name)).collect();
+    assert_eq!(parents, [Some("call"), None]);
+    let calls = capture.spans("call");
+    let took: Vec<_> = calls.iter().map(|call| (call.closed.unwrap() - call.opened).as_secs()).collect();
+    assert_eq!(took, [8, 0]);
+}
+
 #[tokio::test]
 async fn attempt_span_marks_unknown_methods_and_omits_missing_uri_parts() {
     let (capture, _guard) = Capture::all();
