@@ -376,6 +376,22 @@ async fn member_whose_key_could_not_be_fetched_gets_no_further_request() {
     assert_eq!(places(&service)[4..], ["us", "eu"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn fetch_that_hangs_delays_the_requests_to_the_other_member_until_its_timeout() {
+    let hanging = RefreshingKey::new(std::future::pending::<Result<FreshKey, BoxError>>);
+    let keys = [KeySource::from(key("us-key")), hanging.into()];
+    let members = [US, EU].into_iter().zip(keys).map(|(url, keys)| (url, keys, per_second(10)));
+    let service = service(ok, ok);
+    let client = builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap();
+    for delay in [RefreshingKey::DEFAULT_TIMEOUT, Duration::ZERO] {
+        let start = Instant::now();
+        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+        let waited = start.elapsed();
+        assert!((delay..delay + SECOND).contains(&waited), "{waited:?}");
+    }
+    assert_eq!(places(&service), ["us"; 2]);
+}
+
 /// The second fetch for the failed member never ends. The requests to the other member do not wait for it.
 #[tokio::test(start_paused = true)]
 async fn request_does_not_wait_for_the_next_fetch_of_a_failed_member() {
