@@ -19,6 +19,7 @@
 
 mod attempt;
 mod head;
+mod member;
 mod progress;
 pub(crate) mod report;
 mod state;
@@ -37,10 +38,11 @@ use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub(crate) use self::head::RecordedHead;
 pub use self::head::RequestHead;
+pub(crate) use self::member::{Chosen, Member, Needs, delay_of};
 pub(crate) use self::progress::{Holder, Phase};
 pub(crate) use self::report::Report;
 use self::state::Shared;
-pub(crate) use self::state::{AttemptEnd, Chosen, Identity, Member, Naming, Needs, delay_of};
+pub(crate) use self::state::{AttemptEnd, Identity, Naming};
 pub use crate::policy::outcome::{Delivery, Outcome};
 pub use crate::policy::retry::{DelayReason, StopReason};
 use crate::{

@@ -1,7 +1,6 @@
 //! The state of a call, which its layers, its report and its log events share.
 
 use std::{
-    num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -13,12 +12,11 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 
 use super::{
-    AttemptReport, CallContext, DeadlineSetting, EarliestDeadline, RecordedHead, StopReason,
+    AttemptReport, CallContext, DeadlineSetting, EarliestDeadline, Member, RecordedHead, StopReason,
     attempt::{Attempts, OptionalDuration},
 };
 use crate::{
     clock::{self, Instant},
-    policy::{Amounts, Priority},
     secret::Secret,
 };
 
@@ -232,97 +230,6 @@ impl SentKeys {
     }
 }
 
-/// The member of a pool to which the request of a call goes.
-#[derive(Debug, Clone)]
-pub(crate) struct Member {
-    /// Identifies the pool.
-    pub(crate) pool: usize,
-    pub(crate) index: usize,
-    pub(crate) needs: Needs,
-    /// Whether the next request must go to this member: it has its permit from the member's limiter, or `is_bound`.
-    pub(crate) is_fixed: bool,
-    /// Whether a member may have processed an attempt of the call.
-    pub(crate) is_bound: bool,
-    /// When another member is expected to grant the permits of the next attempt, before the deadline.
-    pub(crate) alternative: Option<Duration>,
-    /// The times before which the next attempt must not go to a member.
-    pub(crate) delays: Vec<(usize, Instant)>,
-    /// The member and the URI of the last attempt that was passed to a member, for the event of the call.
-    pub(crate) routed: Option<(usize, Uri)>,
-}
-
-/// The member to which a request goes, in the extensions of the request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Chosen {
-    pub(crate) pool: usize,
-    pub(crate) index: usize,
-}
-
-/// Returns how long the next attempt must not go to the member, of the delays of all members.
-pub(crate) fn delay_of(delays: &[(usize, Instant)], index: usize) -> Duration {
-    let until = delays.iter().filter(|(member, _)| *member == index).map(|(_, until)| *until).max();
-    until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
-}
-
-/// What the request needs from the limiter of a member.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Needs {
-    pub(crate) cost: NonZeroU32,
-    pub(crate) amounts: Amounts,
-    pub(crate) priority: Priority,
-    pub(crate) max_wait: Option<Duration>,
-    pub(crate) max_queue: usize,
-}
-
-impl CallContext {
-    /// Returns the member of the last attempt, if it belongs to this pool.
-    pub(crate) fn member(&self, pool: usize) -> Option<Member> {
-        let state = self.0.shared.state();
-        state.rare.as_deref()?.member.as_deref().filter(|member| member.pool == pool).cloned()
-    }
-
-    pub(crate) fn set_member(&self, member: Member) {
-        match &mut self.0.shared.state().rare.get_or_insert_default().member {
-            Some(last) => **last = member,
-            none => *none = Some(Box::new(member)),
-        }
-    }
-
-    /// Records that the running attempt goes to the member at `index`, with this URI.
-    pub(crate) fn route_attempt(&self, index: usize, uri: &Uri) {
-        let mut state = self.0.shared.state();
-        if let Some(attempt) = &mut state.attempts.last {
-            attempt.member = index.into();
-        }
-        if let Some(member) = state.rare.as_deref_mut().and_then(|rare| rare.member.as_mut()) {
-            member.routed = Some((index, uri.clone()));
-        }
-    }
-
-    /// Returns the member of the pool that got the last attempt, if there is a pool.
-    pub(crate) fn served_by(&self) -> Option<usize> {
-        Some(self.0.shared.state().rare.as_deref()?.member.as_ref()?.routed.as_ref()?.0)
-    }
-
-    /// Records whether the next attempt may go to another member. It may if `is_free`, or if no member may have
-    /// processed an attempt. Returns when another member is expected to grant its permits.
-    pub(crate) fn release_member(&self, is_free: bool, may_be_processed: bool) -> Option<Duration> {
-        let mut state = self.0.shared.state();
-        let member = state.rare.as_deref_mut()?.member.as_mut()?;
-        member.is_bound |= may_be_processed;
-        member.is_fixed = member.is_bound && !is_free;
-        member.alternative.filter(|_| !member.is_fixed)
-    }
-
-    /// Delays the next attempt at the last member, instead of the next attempt at any member.
-    pub(crate) fn delay_member(&self, until: Instant) {
-        let mut state = self.0.shared.state();
-        if let Some(member) = state.rare.as_deref_mut().and_then(|rare| rare.member.as_mut()) {
-            member.delays.push((member.index, until));
-        }
-    }
-}
-
 /// The state that the event of a call shows.
 pub(crate) struct CallSummary {
     pub(crate) has_service: bool,
@@ -396,72 +303,4 @@ impl CallContext {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::HeaderValue;
-
-    use super::*;
-
-    const FIRST: HeaderName = HeaderName::from_static("x-first");
-    const SECOND: HeaderName = HeaderName::from_static("x-second");
-
-    fn keys(sent: &[&str]) -> SentKeys {
-        let mut keys = SentKeys::default();
-        sent.iter().for_each(|key| keys.add(&Secret::new(key)));
-        keys
-    }
-
-    #[test]
-    fn server_id_has_at_most_128_visible_ascii_characters() {
-        for (id, kept) in [
-            ("0f8fad5b-d9cb-469f-a165-70867728950e".to_owned(), true),
-            ("x".repeat(128), true),
-            ("x".repeat(129), false),
-            ("two words".to_owned(), false),
-            ("t\tb".to_owned(), false),
-            ("é".to_owned(), false),
-        ] {
-            let value = HeaderValue::from_bytes(id.as_bytes()).unwrap();
-            let headers = HeaderMap::from_iter([(FIRST, value)]);
-            assert_eq!(candidates(&headers, &[SECOND, FIRST]).eq([id.as_str()]), kept, "{id}");
-        }
-    }
-
-    #[test]
-    fn server_id_of_the_first_configured_header_is_preferred() {
-        let value = HeaderValue::from_static;
-        let headers = HeaderMap::from_iter([(FIRST, value("a")), (SECOND, value("b"))]);
-        assert!(candidates(&headers, &[SECOND, FIRST]).eq(["b", "a"]));
-        assert_eq!(candidates(&headers, &[]).count(), 0);
-    }
-
-    #[test]
-    fn server_id_that_contains_one_of_the_two_latest_keys_is_dropped() {
-        let sent = keys(&["k0", "k1", "k2", "k1", "k1"]);
-        for (id, kept) in [("k0", true), ("id-k1", false), ("%6b2", false), ("k3", true)] {
-            assert_eq!(!sent.are_in(id), kept, "{id}");
-        }
-        assert!(!SentKeys::default().are_in("k1"));
-    }
-
-    #[cfg(feature = "client")]
-    #[test]
-    fn redacts_the_longer_of_two_overlapping_keys_first() {
-        for sent in [["s3cret", "s3cret-2"], ["s3cret-2", "s3cret"]] {
-            assert_eq!(keys(&sent).redact("a s3cret, s3cret-2"), "a [redacted], [redacted]");
-        }
-    }
-
-    #[cfg(feature = "client")]
-    #[test]
-    fn redacts_a_key_that_is_cut_off_at_the_end_of_the_text() {
-        let sent = keys(&["s3cret-of-the-key"]);
-        for (text, redacted) in [
-            ("wrong s3cret-of-th", "wrong [redacted]"),
-            ("wrong s3cr", "wrong [redacted]"),
-            ("wrong s3c", "wrong s3c"),
-            ("s3cret-of is wrong", "s3cret-of is wrong"),
-        ] {
-            assert_eq!(sent.redact(text), redacted);
-        }
-    }
-}
+mod tests;
