@@ -162,6 +162,11 @@ impl LocalLimiter {
         self.locked(|core, now| core.reconfigure(quotas, settings, now));
     }
 
+    /// Returns the current settings.
+    pub(crate) fn settings(&self) -> super::core::CoreSettings {
+        self.locked(|core, _| core.settings(self.shared.setup.settings))
+    }
+
     /// Pauses the limiter until `until`. Extends a current pause, but never shortens it. The
     /// [longest pause](Self::with_longest_pause) does not apply.
     pub fn pause_until(&self, until: Instant) {

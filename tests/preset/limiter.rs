@@ -78,17 +78,21 @@ fn preset_rejects_settings_of_its_own_limiter_if_another_limiter_or_a_pool_is_gi
     let (preset, custom) = (preset_with_key("https://host"), StackBuilder::new("https://host").unwrap());
     let in_flight = |preset: StackBuilder| preset.with_max_in_flight(4);
     let paused = |preset: StackBuilder| preset.with_throttle_pause(MINUTE);
-    let lost = "limiter settings `besides a given limiter`: expected none before with_limiter or with_pool";
+    let in_given =
+        "max in flight `4`: expected none, because with_limiter has set a limiter with its own settings";
+    let in_pool =
+        "max in flight `4`: expected none, because each member of the pool has a limiter with its own";
+    let of_4 = || LocalLimiter::without_quota().with_max_in_flight(4).unwrap();
+    let keyed = Keyed::new(|_| 0, move |_key: &u8| of_4());
     for (preset, expected) in [
-        (given(in_flight(preset.clone())), lost),
-        (given(paused(preset.clone())), lost),
-        (replaced(in_flight(preset.clone())), lost),
-        (pooled(in_flight(custom.clone())), lost),
-        (in_flight(given(preset)), "max in flight `4`: expected the setter of the limiter that with_limiter"),
-        (
-            in_flight(pooled(custom.clone())),
-            "max in flight `4`: expected the setter of each member's limiter",
-        ),
+        (given(in_flight(preset.clone())), in_given),
+        (given(paused(preset.clone())), "throttle pause `60s`: expected none, because with_limiter has set"),
+        (replaced(in_flight(preset.clone())), in_given),
+        (in_flight(preset.clone()).with_limiter(shared.clone().with_max_in_flight(5).unwrap()), in_given),
+        (in_flight(preset.clone()).with_limiter(keyed), in_given),
+        (in_flight(given(preset)), in_given),
+        (pooled(in_flight(custom.clone())), in_pool),
+        (in_flight(pooled(custom.clone())), in_pool),
         (
             pooled(custom).with_quota(hourly_quota()),
             "quota `3/10800s`: expected none, because each member of the pool has a limiter with its own quotas",
@@ -100,16 +104,46 @@ fn preset_rejects_settings_of_its_own_limiter_if_another_limiter_or_a_pool_is_gi
     }
 }
 
+#[test]
+fn builder_accepts_settings_of_its_own_limiter_that_a_given_limiter_has_too() {
+    let first = preset_with_key("https://host").with_max_in_flight(4).with_throttle_pause(MINUTE);
+    let shared = first.limiter().clone();
+    let another_key = first.clone().with_api_key(ApiKey::new("another").unwrap());
+    let other = preset_with_key("https://other").with_max_in_flight(4);
+    for (name, preset) in [
+        ("a clone", first.clone().with_limiter(shared.clone())),
+        ("another key", another_key.with_limiter(shared.clone())),
+        ("another service", other.with_limiter(shared)),
+    ] {
+        preset.layer().unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(std::ptr::eq(limiter(&preset), limiter(&first)), "{name}");
+    }
+}
+
 #[cfg(feature = "serde")]
 #[test]
 fn change_to_a_file_with_settings_of_the_own_limiter_is_rejected_if_a_limiter_is_given() {
-    const EXPECTED: &str = "limit: invalid limiter settings `besides a given limiter`: expected no initial_burst, longest_pause, throttle_pause, max_in_flight and hold_after_cancel, because the program gives the client a limiter with its own settings";
+    const EXPECTED: &str = "rates.limit.max_in_flight: invalid max in flight `4`: expected none, because the program gives the client a limiter with its own settings";
     let shared = LocalLimiter::paced_window(hourly_quota());
     let new = |text: &str| config::builder(text).with_limiter(shared.clone());
     let client = new("").client_with_service(ScriptedService::new([ok()])).unwrap();
     let error = client.reconfigure(&new("limit.max_in_flight = 4\ntimeout.total = '20s'")).unwrap_err();
-    assert_eq!(error.within("rates").to_string(), EXPECTED.replacen("limit", "rates.limit", 1));
+    assert_eq!(error.within("rates").to_string(), EXPECTED);
     client.reconfigure(&new("limit.max_wait = '4s'\ntimeout.total = '20s'")).unwrap();
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn change_with_the_limiter_of_the_client_is_accepted_if_the_file_has_its_current_settings() {
+    let with_max = |max: u32| config::builder(&format!("limit.max_in_flight = {max}"));
+    let client = with_max(4).client_with_service(ScriptedService::new([ok()])).unwrap();
+    let given = |max| client.reconfigure(&with_max(max).with_limiter(client.limiter()));
+    let is_rejected = |max| given(max).unwrap_err().field() == "max in flight";
+    given(4).unwrap();
+    assert!(is_rejected(5), "the limiter allows 4");
+    client.reconfigure(&with_max(5)).unwrap();
+    given(5).unwrap();
+    assert!(is_rejected(4), "the limiter allows 5");
 }
 
 #[test]

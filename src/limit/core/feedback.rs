@@ -258,4 +258,14 @@ impl Core {
         }
         self.set_quotas(quotas, now);
     }
+
+    /// Returns the current settings. The limiter was created with the settings `initial`.
+    pub fn settings(&self, initial: super::CoreSettings) -> super::CoreSettings {
+        let (max_in_flight, hold_after_cancel) = match &self.in_flight {
+            Some(in_flight) => (Some(in_flight.max), in_flight.hold),
+            None => (initial.max_in_flight, initial.hold_after_cancel),
+        };
+        let pauses = self.server.pause.settings;
+        super::CoreSettings { pauses, max_in_flight, hold_after_cancel, ..initial }
+    }
 }

@@ -37,6 +37,23 @@ impl CoreSettings {
             hold_after_cancel: 0,
         }
     }
+
+    /// Returns the name and the value of the first setting that is neither the default nor that of `other`.
+    pub fn first_unlike(&self, other: &Self) -> Option<(&'static str, String)> {
+        let texts = |settings: &Self| {
+            let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+            let time = |nanos| format!("{:?}", Duration::from_nanos(nanos));
+            [
+                ("initial burst", number(settings.initial_burst)),
+                ("longest pause", time(settings.pauses.longest)),
+                ("throttle pause", time(settings.pauses.throttled)),
+                ("max in flight", number(settings.max_in_flight.map(NonZeroU32::get))),
+                ("hold after cancel", time(settings.hold_after_cancel)),
+            ]
+        };
+        let others = [&Self::DEFAULT, other].map(texts);
+        texts(self).into_iter().find(|own| others.iter().all(|other| !other.contains(own)))
+    }
 }
 
 /// The bounds of the pauses that responses cause. Times are in nanoseconds.

@@ -1,13 +1,15 @@
 //! The quotas and the limiter of a stack.
 
-use std::{fmt, mem, time::Duration};
+use std::{fmt, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
 use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
-    limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings, max_in_flight},
+    limit::{
+        AnyLimiter, LocalLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings, max_in_flight,
+    },
     policy::{
         Quota,
         dialect::{Dialect, ServerSignal},
@@ -44,10 +46,7 @@ impl StackBuilder {
     /// [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate. See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         if self.has_given_limiter {
-            let expected = match &self.pool {
-                Some(_) => "none, because each member of the pool has a limiter with its own quotas",
-                None => "none, because with_limiter has set a limiter with its own quotas",
-            };
+            let expected = self.none_besides_given("quotas");
             let text = |quota: Quota| format!("{}/{:?}", quota.limit(), quota.window());
             let quotas = quotas.into_iter().map(text).collect::<Vec<_>>().join(", ");
             self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, expected));
@@ -145,15 +144,9 @@ impl StackBuilder {
         value: String,
         change: impl FnOnce(&mut CoreSettings) -> Result<(), InvalidConfig>,
     ) -> Self {
-        let changed = match (self.has_given_limiter, &self.pool) {
-            (false, _) => change(&mut self.limiter_settings),
-            (true, None) => {
-                let expected = "the setter of the limiter that with_limiter has set";
-                Err(InvalidConfig::new(field, value, expected))
-            }
-            (true, Some(_)) => {
-                Err(InvalidConfig::new(field, value, "the setter of each member's limiter in the pool"))
-            }
+        let changed = match self.has_given_limiter {
+            true => Err(self.lost_setting(field, value)),
+            false => change(&mut self.limiter_settings),
         };
         match changed {
             Ok(()) => self.renew_limiter(),
@@ -202,27 +195,37 @@ impl StackBuilder {
     /// # Errors
     ///
     /// [`layer`](Self::layer) returns an error if a setting of the builder's own limiter is also set, such as
-    /// [`with_max_in_flight`](Self::with_max_in_flight) or `limit.max_in_flight` in a file. Set it on the limiter.
+    /// [`with_max_in_flight`](Self::with_max_in_flight) or `limit.max_in_flight` in a file, unless this limiter is a
+    /// [`LocalLimiter`] with the same value. Set it on the limiter.
     pub fn with_limiter<L>(mut self, limiter: L) -> Self
     where
         L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
     {
         self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
-        self.with_given_limiter()
+        self.has_given_limiter = true;
+        self
     }
 
-    /// Records that the caller has set the limiter, which has its own settings.
-    fn with_given_limiter(mut self) -> Self {
-        const EXPECTED: &str =
-            "none before with_limiter or with_pool, because a given limiter has its own settings";
-        const IN_FILE: &str = "no initial_burst, longest_pause, throttle_pause, max_in_flight and hold_after_cancel, because the program gives the client a limiter with its own settings";
-        self.has_given_limiter = true;
-        if mem::replace(&mut self.limiter_settings, CoreSettings::DEFAULT) != CoreSettings::DEFAULT {
-            let error =
-                InvalidConfig::new("limiter settings", "besides a given limiter", EXPECTED).at("limit");
-            self.invalid.get_or_insert(error.expecting_in_file(IN_FILE));
+    /// Returns an error if a setting of the builder's own limiter has no effect, because the limiter that the caller has
+    /// set has another value.
+    pub(super) fn check_limiter_settings(&self) -> Result<(), InvalidConfig> {
+        if !self.has_given_limiter {
+            return Ok(());
         }
-        self
+        let given = self.limiter().downcast_ref().map_or(CoreSettings::DEFAULT, LocalLimiter::settings);
+        let lost = self.limiter_settings.first_unlike(&given);
+        lost.map_or(Ok(()), |(field, value)| Err(self.lost_setting(field, value)))
+    }
+
+    fn lost_setting(&self, field: &'static str, value: String) -> InvalidConfig {
+        const IN_FILE: &str = "none, because the program gives the client a limiter with its own settings";
+        let error = InvalidConfig::of_setting(field, value, self.none_besides_given("settings"));
+        error.at("limit").expecting_in_file(IN_FILE)
+    }
+
+    fn none_besides_given(&self, what: &str) -> String {
+        let owner = if self.pool.is_some() { "each member of the pool has" } else { "with_limiter has set" };
+        format!("none, because {owner} a limiter with its own {what}")
     }
 
     /// Sets the priority in the limiter's queue for all requests without a [`Priority`] in their extensions. Default:
@@ -243,10 +246,8 @@ impl StackBuilder {
         let before = self.limit.limiter().clone();
         self.limit = change(self.limit);
         // A closure that replaces the limiter has the same effect as `with_limiter`.
-        match self.limit.limiter().is_same(&before) {
-            true => self,
-            false => self.with_given_limiter(),
-        }
+        self.has_given_limiter |= !self.limit.limiter().is_same(&before);
+        self
     }
 
     /// Sets how the service reports its limits, for the limiter and for retries.

@@ -228,8 +228,10 @@ impl StackBuilder {
     /// - a [default header](Self::with_header) is invalid, frames requests or contains a credential;
     /// - the header of the request id, the attempt or the idempotency key frames requests, contains a credential or is
     ///   also set to another value;
-    /// - [`with_quota`](Self::with_quota) was called after [`with_limiter`](Self::with_limiter);
-    /// - a setting of the builder's own limiter is set besides [`with_limiter`](Self::with_limiter);
+    /// - [`with_quota`](Self::with_quota) or a setter of the builder's own limiter was called after
+    ///   [`with_limiter`](Self::with_limiter);
+    /// - a setting of the builder's own limiter is set, and the limiter of [`with_limiter`](Self::with_limiter) does
+    ///   not have it;
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout;
     /// - `with_transport_layer` or `with_outer_layer` was called, because both add layers to a client.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
@@ -270,6 +272,7 @@ impl StackBuilder {
         };
         self.headers.check(key_header, &set)?;
         self.check_pool()?;
+        self.check_limiter_settings()?;
         const IN_FILE: &str =
             "https, a loopback host or allow_plaintext = true, because a credential is sent to it";
         let in_base = |error: InvalidConfig| error.at("base_url").expecting_in_file(IN_FILE);

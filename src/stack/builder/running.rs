@@ -30,7 +30,7 @@ impl StackBuilder {
         } else if endpoints(self) != endpoints(running) {
             const EXPECTED: &str = "a clone of the client's `Keyed`, or none if the client has none";
             ("endpoint limits", "other limits".into(), EXPECTED.into())
-        } else if max.is_some() != old_max.is_some() {
+        } else if !running.has_given_limiter && max.is_some() != old_max.is_some() {
             let expected = if max.is_some() { "none" } else { "a number" };
             let value = max.map_or("none".into(), |max: std::num::NonZeroU32| max.to_string());
             let expected = format!("{expected}, because the limit cannot be added or removed at run time");
@@ -40,6 +40,7 @@ impl StackBuilder {
         } else if self.outer_layers.0.len() != running.outer_layers.0.len() {
             layers("outer layers", &self.outer_layers, &running.outer_layers)
         } else {
+            self.check_limiter_settings()?;
             let mut new = self.clone();
             new.limit = new.limit.with_limiter(running.limiter().clone());
             new.has_given_limiter = running.has_given_limiter;
