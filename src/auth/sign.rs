@@ -16,7 +16,6 @@ use tower_service::Service;
 use super::key::auth_error;
 use crate::{
     body::{Body, BodyTooLarge},
-    call::{CallContext, Holder},
     error::{BoxError, Error, ErrorKind},
     headers,
 };
@@ -134,9 +133,7 @@ where
         // Uses the instance that was polled ready for this call, and keeps a clone of it for the next call.
         let next = inner.clone();
         let inner = mem::replace(inner, next);
-        let call = request.extensions().get::<CallContext>().cloned();
-        call.iter().for_each(|call| call.hold(Holder::Auth));
-        Signing { signed: Box::pin(signed(Arc::clone(&self.0), request)), inner, call }
+        Signing { signed: Box::pin(signed(Arc::clone(&self.0), request)), inner }
     }
 }
 
@@ -168,7 +165,6 @@ pin_project! {
     pub struct Signing<S, B> {
         signed: Pin<Box<dyn Future<Output = Result<Request<B>, Error>> + Send>>,
         inner: S,
-        call: Option<CallContext>,
     }
 }
 
@@ -178,7 +174,6 @@ impl<S: Service<Request<B>>, B> Future for Signing<S, B> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let signed = ready!(this.signed.as_mut().poll(cx));
-        let pass = |request| CallContext::pass(this.call.as_ref(), Holder::Auth, || this.inner.call(request));
-        Poll::Ready(signed.map(pass))
+        Poll::Ready(signed.map(|request| this.inner.call(request)))
     }
 }

@@ -25,8 +25,7 @@ pub struct AttemptReport {
     /// The time from the start of the call to the end of this attempt. `None` if the attempt was cancelled, by its
     /// caller or by the [total timeout](crate::request_id#notes).
     pub ended: Option<Duration>,
-    /// How this attempt ended. `None` if it was cancelled, like `ended`. [`Outcome::NotSent`] if the total timeout
-    /// cancelled it before it was sent.
+    /// How this attempt ended. `None` if it was cancelled, like `ended`.
     pub outcome: Option<Outcome>,
     /// The request id that the server sent with the response.
     pub server_request_id: Option<HeaderValue>,

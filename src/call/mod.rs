@@ -39,7 +39,7 @@ pub use self::attempt::{AttemptReport, ConnectTimes};
 pub(crate) use self::head::RecordedHead;
 pub use self::head::RequestHead;
 pub(crate) use self::member::{Chosen, Member, Needs, delay_of};
-pub(crate) use self::progress::{Holder, Phase};
+pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
 use self::state::Shared;
 pub(crate) use self::state::{AttemptEnd, Identity, Naming};
@@ -224,10 +224,6 @@ impl CallContext {
             rare.member.iter_mut().for_each(|member| member.alternative = None);
         }
         self.0.shared.reset_phase();
-        // Another attempt may still run, as with hedging. It has then left the retry layer.
-        if state.attempts.iter().all(|attempt| attempt.outcome.is_some()) {
-            self.0.shared.reached.store(Holder::Retry as u8, Ordering::Release);
-        }
         state.attempts.start(started);
         Ok(())
     }
@@ -288,9 +284,6 @@ impl CallContext {
         if reason == StopReason::Deadline {
             let elapsed = self.0.shared.started.elapsed();
             state.rare.get_or_insert_default().expired = elapsed.into();
-            if let Some(attempt) = state.attempts.last.as_mut().filter(|_| self.is_unsent()) {
-                attempt.outcome.get_or_insert(Outcome::NotSent);
-            }
             // The request may be dropped in the limiter's queue.
             if let Some(since) = state.waits_since.get() {
                 state.add_wait(elapsed.saturating_sub(since));

@@ -1,5 +1,4 @@
-//! The progress of an attempt through the layers and in the transport: its phase, the request's body, and the renewal
-//! of its permit.
+//! The progress of an attempt in the transport: its phase, the request's body, and the renewal of its permit.
 //!
 //! The attempt timeout watches one attempt at a time. If several attempts of the call run at once, as with hedging, the
 //! phase of all later attempts is unknown.
@@ -14,28 +13,13 @@ use std::{
 use http::Request;
 
 use super::{
-    CallContext, RecordedHead, Report,
+    CallContext, RecordedHead,
     state::{Renewal, Shared},
 };
 use crate::{
     clock::{self, Instant},
     policy::nanos,
 };
-
-/// A layer that holds a request until it calls its inner service. A layer inside another one has a greater value.
-///
-/// `Shared::reached` has the value of the innermost layer that the attempt has reached while this layer holds the
-/// request, and a greater even number afterwards. It never decreases during an attempt. A layer that holds a second
-/// copy of the request, as with hedging, therefore does not prove that the first one was not sent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Holder {
-    Retry = 1,
-    RateLimit = 3,
-    Auth = 5,
-}
-
-/// The value of `reached` after a layer has called an inner service that does not hold the request.
-const LEFT: u8 = u8::MAX - 1;
 
 /// The phase of an attempt below the attempt timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,23 +66,6 @@ impl Shared {
 }
 
 impl CallContext {
-    /// Records that the layer holds the request, unless the request has already left the layer.
-    pub(crate) fn hold(&self, layer: Holder) {
-        self.0.shared.reached.fetch_max(layer as u8, Ordering::AcqRel);
-    }
-
-    /// Calls the inner service of the layer. From then on, the request may have been sent, unless an inner layer begins
-    /// to hold it during `call`. A layer that holds it only later proves nothing, because the inner service may have
-    /// sent the request before, for example to another server.
-    pub(crate) fn pass<T>(own: Option<&Self>, layer: Holder, call: impl FnOnce() -> T) -> T {
-        let Some(Self(Report { shared })) = own else { return call() };
-        let passed = layer as u8 + 1;
-        shared.reached.fetch_max(passed, Ordering::AcqRel);
-        let future = call();
-        let _ = shared.reached.compare_exchange(passed, LEFT, Ordering::AcqRel, Ordering::Acquire);
-        future
-    }
-
     /// Begins to watch the phase of an attempt.
     pub(crate) fn begin_watch(&self) {
         let Shared { watch, phase, .. } = &*self.0.shared;
@@ -145,14 +112,8 @@ impl CallContext {
         self.0.shared.watch.load(Ordering::Acquire) == EXPIRED
     }
 
-    /// Returns whether the request of the latest attempt provably was not sent, because a layer holds it, or because it
-    /// waits for a connection.
+    /// Returns whether the latest attempt waits for a connection or a stream, so that its request was not sent.
     pub(crate) fn is_unsent(&self) -> bool {
-        self.0.shared.reached.load(Ordering::Acquire) % 2 == 1 || self.waits_for_connection()
-    }
-
-    /// Returns whether the latest attempt waits for a connection or a stream.
-    pub(crate) fn waits_for_connection(&self) -> bool {
         matches!(self.phase(), Phase::Connecting | Phase::Waiting)
     }
 
@@ -211,7 +172,7 @@ impl CallContext {
     /// Called by the rate limit layer when its inner service is pending. Returns the head of the request if the
     /// transport waits until the permit was checked. [`renewed`](Self::renewed) must then be called.
     pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Box<RecordedHead>> {
-        if !self.waits_for_connection() {
+        if !self.is_unsent() {
             return None;
         }
         let mut state = self.0.shared.state();
@@ -256,7 +217,7 @@ impl CallContext {
                 return Poll::Pending;
             }
             // While several attempts run at once, as with hedging, no rate limit layer checks the permit.
-            _ if !self.waits_for_connection() => return Poll::Ready(()),
+            _ if !self.is_unsent() => return Poll::Ready(()),
             Renewal::Wanted(_, transport) => {
                 transport.clone_from(cx.waker());
                 return Poll::Pending;

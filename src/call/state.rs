@@ -25,8 +25,6 @@ pub(super) struct Shared {
     pub(super) earliest_deadline: EarliestDeadline,
     /// How the attempt timeout watches the running attempt.
     pub(super) watch: AtomicU8,
-    /// The innermost layer that the running attempt has reached: see [`Holder`](super::Holder).
-    pub(super) reached: AtomicU8,
     /// The transport's progress with the running attempt.
     pub(super) phase: AtomicU64,
     /// When an attempt last took a frame of the request's body, or when a response body began to stall, in nanoseconds
@@ -119,7 +117,6 @@ impl Shared {
             started: clock::now(),
             earliest_deadline: EarliestDeadline::default(),
             watch: AtomicU8::default(),
-            reached: AtomicU8::default(),
             phase: AtomicU64::default(),
             body_progress: AtomicU64::default(),
             has_info_spans: AtomicBool::new(false),

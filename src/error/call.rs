@@ -284,7 +284,7 @@ impl Error {
     /// | `RateLimited`, `TooCostly`, `Auth` | no |
     /// | `NotReady`, `CircuitOpen`, `InvalidRequest` | no, if this crate or the service itself returned the error; yes inside another error |
     /// | `Dns`, `ConnectRefused`, `ConnectTimeout`, `Connect`, `Tls` | no, if the error [proves](crate::retry#notes) that there was no connection. The errors of [`Client`](crate::Client), hyper-util and reqwest do |
-    /// | `AttemptTimeout`, `Deadline` | no, if the attempt waited for its permit, its credential or a connection, or if the deadline passed before it; otherwise yes |
+    /// | `AttemptTimeout`, `Deadline` | no, if the attempt waited for a connection, or if the deadline passed before it; otherwise yes |
     /// | `Reset`, `Closed`, `Protocol`, `Body`, `Other` | yes, unless the error [proves](crate::retry#notes) that the request was not sent |
     /// | `BodyTimeout`, a response body that broke | yes |
     /// | a [rejected](crate::call::Delivery#rejected-requests) request, such as a 429 | no |

@@ -16,7 +16,7 @@ use super::{
     service::{Expected, InFlightBody, Pending, check_order, complete, settle},
 };
 use crate::{
-    call::{CallContext, Holder, RecordedHead, RequestHead},
+    call::{CallContext, RecordedHead, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
     telemetry,
@@ -110,7 +110,6 @@ impl<S: Service<Request<B>>, L, B> ResponseFuture<S, L, B> {
         request: Request<B>,
         call: Option<CallContext>,
     ) -> Self {
-        call.iter().for_each(|call| call.hold(Holder::RateLimit));
         Self { state: State::Before { inner, unsent: Unsent::Whole(Some(request)) }, settings, call }
     }
 }
@@ -237,8 +236,7 @@ where
             // Without a wait for the service, the request is sent at the time of the grant, and the clock is not read
             // again.
             permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
-            let request = take_once(request);
-            let future = CallContext::pass(call, Holder::RateLimit, || inner.call(request));
+            let future = inner.call(take_once(request));
             this.state.set(State::Calling { future, permit: Some(permit), expected, renewal: None });
         }
     }

@@ -163,8 +163,8 @@ impl LocalLimiter {
 
     /// Lets a cancelled request count as [in flight](Self::with_max_in_flight) for `hold` after the cancellation. A
     /// request is cancelled if it was sent and its call is dropped, times out or fails without a response, or if its
-    /// response body fails or is dropped before its end. A request that waits for its signature or for a connection was
-    /// not sent. Default: zero.
+    /// response body fails or is dropped before its end. A request that waits for a connection was not sent. Default:
+    /// zero.
     ///
     /// The server counts a cancelled request until it notices the cancellation. Some servers process it to its end.
     /// Without a hold, the server can count more requests than the limiter. Has no effect without `with_max_in_flight`.

@@ -103,9 +103,8 @@
 //! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a
 //!   task is polled late, its wait, backoff or attempt takes longer.
 //! - The name of an attempt is the status, gRPC's code, `timeout`, or the value that `error.type` has in its event.
-//!   `(not_sent)` follows if the request was not sent. An attempt that the total deadline ends is named `deadline`, or
-//!   `deadline(not_sent)` if it waited for its permit, its key, its signature or a connection. In the report of a call
-//!   that still runs or was dropped, the last attempt is named `unfinished` and has no time.
+//!   `(not_sent)` follows if the request was not sent. An attempt that the total deadline ends is named `deadline`. In
+//!   the report of a call that still runs or was dropped, the last attempt is named `unfinished` and has no time.
 //! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of
 //!   their times: `12 earlier@9.2s, 503@27ms`.
 //!

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     body::{BrokenBody, BrokenResponse, Drain, ReplayBody},
-    call::{CallContext, Holder, RecordedHead, StopReason, extension_beside},
+    call::{CallContext, RecordedHead, StopReason, extension_beside},
     clock::{self, Instant},
     error::{BoxError, Error, polled_after_completion, take_once},
     policy::retry::is_idempotent,
@@ -183,8 +183,7 @@ where
                     }
                     match ready!(this.inner.poll_ready(cx)) {
                         Ok(()) => {
-                            let (call, request) = (Some(&this.attempts.call), take_once(request));
-                            let future = CallContext::pass(call, Holder::Retry, || this.inner.call(request));
+                            let future = this.inner.call(take_once(request));
                             this.state.set(State::Calling { future });
                             continue;
                         }

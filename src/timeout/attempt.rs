@@ -191,11 +191,9 @@ impl Attempt {
 
     fn timed_out(&self) -> Error {
         let limit = self.layer.limit;
-        let error = Error::new(ErrorKind::AttemptTimeout, Some(limit), None);
-        match &self.call {
-            Some(call) if call.waits_for_connection() => Error::not_connected_within(limit),
-            Some(call) if call.is_unsent() => error.not_sent(),
-            _ => error,
+        match self.call.as_ref().is_some_and(CallContext::is_unsent) {
+            true => Error::not_connected_within(limit),
+            false => Error::new(ErrorKind::AttemptTimeout, Some(limit), None),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::task::Poll;
 
-use tokio::time::timeout;
 use tower_outbound::{
     Quota,
     auth::{BoxSignFuture, Sign},
@@ -71,31 +70,4 @@ async fn request_whose_credential_fails_takes_no_amounts_and_is_not_in_flight() 
         assert_unused(&limiter, case);
     }
     assert_eq!(server.calls(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn request_that_ends_while_it_is_signed_takes_no_amounts_and_is_not_in_flight() {
-    let server = ScriptedService::new([Status(200)]);
-    for (ends_by, total) in [("drop", 60), ("deadline", 2)] {
-        let limiter = limiter();
-        let stack = stack(&limiter).with_signature(Signer(|| Poll::Pending)).with_total_timeout(secs(total));
-        let call = stack.layer().unwrap().layer(server.clone()).oneshot(post());
-        let ended = timeout(secs(3), call).await;
-        assert_eq!(ended.is_err(), ends_by == "drop");
-        let proves = |error: Error| error.is_deadline() && !error.may_have_been_processed();
-        assert!(ended.ok().and_then(Result::err).is_none_or(proves), "{ends_by}");
-        assert_unused(&limiter, ends_by);
-    }
-    assert_eq!(server.calls(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn signed_request_may_have_been_sent_over_a_service_that_reports_no_phases() {
-    let server = ScriptedService::from_fn(|_| ScriptedResponse::never());
-    let limiter = limiter();
-    let stack = stack(&limiter).with_signature(Signer(|| Poll::Ready(Ok(())))).with_total_timeout(secs(2));
-    let error = failed(stack, &server, post()).await;
-    assert!(error.is_deadline() && error.may_have_been_processed(), "{error:?}");
-    let snapshot = limiter.snapshot();
-    assert_eq!((snapshot.requests_in_flight, snapshot.units[0].available), (Some(1), TOKENS - 4_000));
 }

@@ -107,39 +107,6 @@ async fn deadline_proves_nothing_unless_it_passed_before_the_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_proves_that_a_request_in_the_limiters_queue_or_without_its_key_was_not_sent() {
-    let hanging = || {
-        let provider = RefreshingKey::new(std::future::pending::<Result<FreshKey, BoxError>>);
-        preset(URL).with_keys(provider.with_timeout(secs(90)).unwrap())
-    };
-    let full = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
-    let _busy = full.acquire().await.unwrap();
-    let free = LocalLimiter::without_quota();
-    for (case, builder, log) in [
-        ("key", hanging(), "1 attempt (deadline(not_sent)@60s), deadline"),
-        ("key, with a permit", hanging().with_limiter(free), "1 attempt (deadline(not_sent)@60s), deadline"),
-        (
-            "queue",
-            preset(URL).with_limiter(full.clone()),
-            "1 attempt (deadline(not_sent)@0ms), deadline, queued 60s",
-        ),
-    ] {
-        let error = failed(builder, Method::POST, vec![200.into()]).await;
-        assert_eq!(error.kind(), ErrorKind::Deadline, "{case}: {error:?}");
-        let report = error.report().unwrap();
-        assert!(!error.may_have_been_processed() && !report.may_have_been_processed(), "{case}");
-        assert!(report.to_string().ends_with(log), "{case}: {report}");
-    }
-    let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new())
-        .layer(tower_outbound::timeout::AttemptTimeoutLayer::new(secs(1)).unwrap())
-        .layer(RateLimitLayer::new(full))
-        .service(ScriptedService::new([200]));
-    let error = service.oneshot(get(URL)).await.unwrap_err();
-    assert_eq!((error.kind(), error.may_have_been_processed()), (AttemptTimeout, false));
-}
-
-#[tokio::test(start_paused = true)]
 async fn response_error_may_have_been_processed_unless_each_response_rejected_the_request() {
     let cases: [(&[u16], bool); 6] = [
         (&[500], true),

@@ -8,48 +8,6 @@ fn call() -> CallContext {
 }
 
 #[test]
-fn request_is_unsent_while_a_layer_holds_it() {
-    let call = call();
-    let pass = |layer, inner: &dyn Fn()| CallContext::pass(Some(&call), layer, inner);
-    for attempt in ["first", "second"] {
-        call.start_attempt(call.started()).unwrap();
-        assert!(call.is_unsent(), "{attempt}");
-        pass(Holder::Retry, &|| call.hold(Holder::RateLimit));
-        assert!(call.is_unsent(), "{attempt}");
-        pass(Holder::RateLimit, &|| call.hold(Holder::Auth));
-        assert!(call.is_unsent(), "{attempt}");
-        pass(Holder::Auth, &|| assert!(!call.is_unsent()));
-        for copy in [Holder::RateLimit, Holder::Auth] {
-            call.hold(copy);
-            assert!(!call.is_unsent(), "{attempt}: another copy of the request may have been sent");
-        }
-        call.end_attempt(Outcome::Failed, None, None, None);
-    }
-}
-
-#[test]
-fn layer_that_holds_a_request_after_another_service_received_it_proves_nothing() {
-    let call = call();
-    call.start_attempt(call.started()).unwrap();
-    CallContext::pass(Some(&call), Holder::Retry, || {});
-    call.hold(Holder::RateLimit);
-    assert!(!call.is_unsent());
-}
-
-#[test]
-fn attempt_that_starts_while_another_one_runs_does_not_prove_that_the_other_is_unsent() {
-    let call = call();
-    call.start_attempt(call.started()).unwrap();
-    CallContext::pass(Some(&call), Holder::Retry, || call.hold(Holder::RateLimit));
-    CallContext::pass(Some(&call), Holder::RateLimit, || {});
-    for _ in 0..2 {
-        call.start_attempt(call.started()).unwrap();
-        assert!(!call.is_unsent());
-        call.end_attempt(Outcome::Refused, None, None, None);
-    }
-}
-
-#[test]
 fn sent_is_the_last_phase_of_an_attempt() {
     let (call, sent) = (call(), Phase::Sent(Duration::from_nanos(7)));
     call.begin_watch();
