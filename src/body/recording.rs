@@ -1,7 +1,10 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use bytes::{Bytes, BytesMut};
@@ -24,6 +27,8 @@ pub(super) struct Shared<B> {
     /// The call of the request, which records the progress of the body.
     pub(super) call: CallContext,
     pub(super) source: Mutex<Source<B>>,
+    /// The number of bodies that were created.
+    pub(super) bodies: AtomicU32,
 }
 
 pub(super) enum Source<B> {
@@ -40,6 +45,17 @@ impl<B> Shared<B> {
     /// Ignores the poisoning of the lock, because no code panics while it changes the value.
     pub(super) fn lock(&self) -> MutexGuard<'_, Source<B>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of a new body, starting at 1.
+    pub(super) fn next_number(&self) -> u32 {
+        self.bodies.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Returns whether the body with this number is that of the latest attempt. After an early response, a connection
+    /// may still send the body of an earlier attempt.
+    pub(super) fn is_latest(&self, number: u32) -> bool {
+        self.bodies.load(Relaxed) == number
     }
 
     /// Starts the recording of a body, unless its reported length exceeds the limit or the body can be created again.

@@ -2,7 +2,7 @@ use std::{
     any::Any,
     fmt, mem,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicU32},
     task::{Context, Poll, ready},
 };
 
@@ -66,6 +66,8 @@ pin_project! {
         rest: Bytes,
         // `None` for a body that is not recorded.
         shared: Option<Arc<Shared<B>>>,
+        // The number of this body among those of `shared`.
+        number: u32,
     }
 
     // Over HTTP/1, hyper stops reading the body at the announced length, before the body reports its end. A recording
@@ -116,7 +118,8 @@ impl<B> ReplayBody<B> {
     }
 
     fn of(content: Content<B>, shared: Option<Arc<Shared<B>>>) -> Self {
-        Self { state: Some(Box::pin(State { content, rest: Bytes::new(), shared })) }
+        let number = shared.as_ref().map_or(0, |shared| shared.next_number());
+        Self { state: Some(Box::pin(State { content, rest: Bytes::new(), shared, number })) }
     }
 }
 
@@ -137,7 +140,8 @@ impl<B: Body + 'static> ReplayBody<B> {
         }
         let make = (&mut body as &mut dyn Any).downcast_mut().and_then(AnyBody::take_make);
         let (call, source) = (call.clone(), Mutex::new(Source::Unread(None)));
-        let shared = Some(Arc::new(Shared { limit, announced, make, call, source }));
+        let bodies = AtomicU32::new(0);
+        let shared = Some(Arc::new(Shared { limit, announced, make, call, source, bodies }));
         (Self::of(Content::Unread { source: Some(body) }, shared.clone()), Replay { shared })
     }
 }
@@ -185,7 +189,7 @@ impl<B> Replay<B> {
 }
 
 impl<B: Body> Content<B> {
-    /// Returns the next frame of a body that an attempt reads.
+    /// Returns the next frame of a body that an attempt reads. `shared` is `None` for the body of an earlier attempt.
     fn poll(
         mut self: Pin<&mut Self>,
         shared: Option<&Shared<B>>,
@@ -244,14 +248,15 @@ impl<B: Body> Body for ReplayBody<B> {
         let this = self.get_mut();
         let Some(state) = &mut this.state else { return Poll::Ready(None) };
         let mut state = state.as_mut().project();
+        let shared = state.shared.as_deref().filter(|shared| shared.is_latest(*state.number));
         let mut polled = match mem::take(state.rest) {
-            none if none.is_empty() => ready!(state.content.as_mut().poll(state.shared.as_deref(), cx)),
+            none if none.is_empty() => ready!(state.content.as_mut().poll(shared, cx)),
             rest => Some(Ok(Frame::data(rest))),
         };
         if let Some(data) = polled.as_mut().and_then(|frame| frame.as_mut().ok()?.data_mut()) {
             *state.rest = data.split_off(data.len().min(PART));
         }
-        if let Some(shared) = state.shared {
+        if let Some(shared) = shared {
             shared.call.body_advanced();
         }
         let has_ended = match &polled {

@@ -244,3 +244,22 @@ fn body_with_a_factory_is_not_created_again_after_an_error() {
     assert!(read_all(first).failed);
     assert!(replay.has_failed() && replay.body().is_none());
 }
+
+/// After an early response, a connection may still send the body of an earlier attempt.
+#[tokio::test(start_paused = true)]
+async fn body_of_an_earlier_attempt_is_no_progress_and_its_error_does_not_prevent_a_retry() {
+    let (call, cx) = (call(), &mut Context::from_waker(Waker::noop()));
+    let steps = [Step::data(3), Step::data(3), Step::Fail];
+    let body = AnyBody::from_fn(move || AnyBody::new(ReplayBody::new(Script::new(steps.clone()))));
+    let (mut first, replay) = ReplayBody::record(body, 10, None, &call);
+    assert!(matches!(Pin::new(&mut first).poll_frame(cx), Poll::Ready(Some(Ok(_)))));
+    let second = replay.body().unwrap();
+    let progress = call.body_progress();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(read_all(first).failed);
+    assert_eq!(call.body_progress(), progress);
+    assert!(!replay.has_failed() && replay.is_replayable());
+    assert!(read_all(second).failed);
+    assert_eq!(call.body_progress(), Instant::now());
+    assert!(replay.has_failed());
+}
