@@ -30,7 +30,15 @@ use crate::{
 
 /// How long the rest of a request may stall after the end of its response. Then the connection is closed, or the HTTP/2
 /// stream is reset.
-pub(super) const LONGEST_REST: Duration = Duration::from_secs(1);
+const LONGEST_STALL: Duration = Duration::from_secs(1);
+
+/// How long the rest of a request is sent after an error response. The server may not want it (RFC 9112 §9.5).
+const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// Returns how long the rest of a request may stall after the end of its response, or is sent after an error response.
+pub(super) fn rest_limit(is_error: bool) -> Duration {
+    if is_error { REST_AFTER_ERROR } else { LONGEST_STALL }
+}
 
 /// The response headers, or an error with the request if hyper has not begun to send it.
 pub(super) type Sent<B> = Result<Response<Incoming>, (hyper::Error, Option<Request<B>>)>;
@@ -96,6 +104,8 @@ pub(super) struct Lease<B: RequestBody> {
     waiting_since: Option<Instant>,
     /// Whether a response was begun and has not ended.
     is_open: bool,
+    /// Whether the status of the response is 4xx or 5xx.
+    is_error: bool,
 }
 
 impl<B: RequestBody> Lease<B> {
@@ -108,6 +118,7 @@ impl<B: RequestBody> Lease<B> {
             upload: None,
             waiting_since: None,
             is_open: false,
+            is_error: false,
         }
     }
 
@@ -178,6 +189,8 @@ impl<B: RequestBody> Lease<B> {
         }
         self.waiting_since = None;
         self.is_open = sent.is_ok();
+        let status = sent.as_ref().ok().map(Response::status);
+        self.is_error = status.is_some_and(|status| status.is_client_error() || status.is_server_error());
     }
 
     /// Returns the body of the response. If the body has not ended, it holds the connection until its end.
@@ -210,14 +223,14 @@ impl<B: RequestBody> Lease<B> {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return connection.driver.abort() };
-        let host = Arc::clone(&self.host);
+        let (host, is_error) = (Arc::clone(&self.host), self.is_error);
         runtime.spawn(async move {
             connection.unsent.take_progress();
             let ready = loop {
-                match tokio::time::timeout(LONGEST_REST, connection.ready()).await {
+                match tokio::time::timeout(rest_limit(is_error), connection.ready()).await {
                     Ok(ready) => break ready,
-                    Err(_) if connection.unsent.take_progress() => {}
-                    // hyper does not close a connection while the server reads nothing.
+                    Err(_) if !is_error && connection.unsent.take_progress() => {}
+                    // hyper does not close the connection before it has sent the rest.
                     Err(_) => return connection.driver.abort(),
                 }
             };
@@ -277,7 +290,7 @@ impl<B: RequestBody> Drop for Lease<B> {
                     self.suspect(&connection, since);
                 }
                 match self.upload.take() {
-                    Some(upload) => upload.end_response(is_complete),
+                    Some(upload) => upload.end_response(is_complete, self.is_error),
                     None => self.host.end_stream(&connection),
                 }
             }

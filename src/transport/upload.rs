@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, task::AbortHandle};
 
 use super::{
     connection::{Http2, RequestBody},
-    lease::LONGEST_REST,
+    lease::rest_limit,
     pool::Host,
 };
 
@@ -47,8 +47,9 @@ impl Upload {
     }
 
     /// Ends the use of the stream by the response. If the response is incomplete, resets the stream. Otherwise the rest
-    /// of the body is sent as long as the server reads it. hyper would wait for the body forever in both cases.
-    pub(super) fn end_response(self: Arc<Self>, is_complete: bool) {
+    /// of the body is sent as long as the server reads it, or for a short time after an error response. hyper would
+    /// wait for the body forever in all cases.
+    pub(super) fn end_response(self: Arc<Self>, is_complete: bool, is_error: bool) {
         let Some(task) = self.task.get().cloned().filter(|_| Arc::strong_count(&self) > 1) else { return };
         let runtime = match Handle::try_current() {
             Ok(runtime) if is_complete => runtime,
@@ -57,10 +58,10 @@ impl Upload {
         let (upload, mut last) = (Arc::downgrade(&self), self.frames.load(Relaxed));
         runtime.spawn(async move {
             loop {
-                tokio::time::sleep(LONGEST_REST).await;
+                tokio::time::sleep(rest_limit(is_error)).await;
                 let Some(upload) = upload.upgrade() else { return };
                 let frames = upload.frames.load(Relaxed);
-                if frames == last {
+                if is_error || frames == last {
                     return task.abort();
                 }
                 last = frames;

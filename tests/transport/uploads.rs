@@ -24,10 +24,11 @@ fn client(server: &Server, transport: TransportConfig) -> Client {
 }
 
 /// When a server responds to an upload.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Responds {
     AfterBody,
-    BeforeBody,
+    /// Responds with this status.
+    BeforeBody(u16),
 }
 
 /// Starts a server that reports each frame of a request's body, and `None` if the body breaks.
@@ -50,8 +51,9 @@ async fn reporting_server(
         };
         async move {
             let reading = tokio::spawn(reading);
-            if responds == Responds::AfterBody {
-                reading.await.unwrap();
+            match responds {
+                Responds::AfterBody => reading.await.unwrap(),
+                Responds::BeforeBody(status) => return reply(status, "stored"),
             }
             reply(200, "stored")
         }
@@ -116,9 +118,9 @@ async fn dropped_upload_drops_its_body_and_creates_no_other() {
 async fn upload_continues_after_an_early_response() {
     let _clock = manual_clock();
     for (settings, transport) in super::versions() {
-        let (server, mut reports) = reporting_server(settings, Responds::BeforeBody).await;
+        let (server, mut reports) = reporting_server(settings, Responds::BeforeBody(200)).await;
         let (parts, body) = channel();
-        let client = client(&server, transport);
+        let client = client(&server, transport.without_http2_pings());
         assert_eq!(text(client.post("/file").body(body)).await, "stored");
         for _ in 0..5 {
             parts.send(Bytes::from_static(b"part")).unwrap();
@@ -129,30 +131,35 @@ async fn upload_continues_after_an_early_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stalled_upload_ends_after_an_early_response() {
+async fn upload_ends_after_an_early_response_if_it_stalls_or_the_response_is_an_error() {
     let _clock = manual_clock();
-    for ((settings, transport), connections) in
-        [((Settings::default(), TransportConfig::new()), 2), ((Settings::streams(1), http2()), 1)]
-    {
-        let (server, mut reports) = reporting_server(settings, Responds::BeforeBody).await;
-        let (parts, body) = channel();
-        let client = client(&server, transport.with_max_connections(1));
-        assert_eq!(text(client.post("/file").body(body)).await, "stored");
-        let next = tokio::spawn(text(client.get("/next")));
-        parts.send(Bytes::from_static(b"part")).unwrap();
-        assert_eq!(reports.recv().await.unwrap(), Some(4));
-        for _ in 0..2 {
-            assert!(!parts.is_closed());
-            settle().await;
-            advance(SECOND).await;
+    for (status, sent, step) in [(200, 1, SECOND), (413, 2, SECOND / 2)] {
+        for ((settings, transport), connections) in
+            [((Settings::default(), TransportConfig::new()), 2), ((Settings::streams(1), http2()), 1)]
+        {
+            let (server, mut reports) = reporting_server(settings, Responds::BeforeBody(status)).await;
+            let (parts, body) = channel();
+            let client = client(&server, transport.with_max_connections(1).without_http2_pings());
+            assert_eq!(text(client.post("/file").body(body)).await, "stored");
+            let (start, next) = (Instant::now(), tokio::spawn(text(client.get("/next"))));
+            for part in 0..2 {
+                if part < sent {
+                    parts.send(Bytes::from_static(b"part")).unwrap();
+                    assert_eq!(reports.recv().await.unwrap(), Some(4));
+                }
+                assert!(!parts.is_closed());
+                settle().await;
+                advance(step).await;
+            }
+            assert_eq!(within(reports.recv()).await.unwrap(), None);
+            within(parts.closed()).await;
+            assert_eq!(start.elapsed(), step * 2);
+            assert_eq!(within(next).await.unwrap(), "stored");
+            assert_eq!(
+                (server.paths(), server.connections()),
+                (vec!["/file".into(), "/next".into()], connections)
+            );
         }
-        assert_eq!(within(reports.recv()).await.unwrap(), None);
-        within(parts.closed()).await;
-        assert_eq!(within(next).await.unwrap(), "stored");
-        assert_eq!(
-            (server.paths(), server.connections()),
-            (vec!["/file".into(), "/next".into()], connections)
-        );
     }
 }
 
