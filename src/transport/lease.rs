@@ -29,8 +29,9 @@ use crate::{
 };
 
 /// How long the rest of a request may stall after the end of its response. Then the connection is closed, or the HTTP/2
-/// stream is reset.
-const LONGEST_STALL: Duration = Duration::from_secs(1);
+/// stream is reset. It is the default of the attempt timeout, because a socket with full buffers accepts data only
+/// every few seconds if the server reads slowly.
+const LONGEST_STALL: Duration = Duration::from_secs(10);
 
 /// How long the rest of a request is sent after an error response. The server may not want it (RFC 9112 §9.5).
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);

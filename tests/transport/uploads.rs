@@ -125,7 +125,46 @@ async fn upload_continues_after_an_early_response() {
         for _ in 0..5 {
             parts.send(Bytes::from_static(b"part")).unwrap();
             assert_eq!(reports.recv().await.unwrap(), Some(4));
-            advance(SECOND * 9 / 10).await;
+            advance(SECOND * 9).await;
+        }
+    }
+}
+
+/// The server reads 1 MB each second. The buffers of an HTTP/1.1 connection hold more, so that the client sends nothing
+/// for seconds.
+#[tokio::test(start_paused = true)]
+async fn upload_continues_after_an_early_response_while_the_server_reads_slowly() {
+    const STEP: usize = 1024 * 1024;
+    const STEPS: usize = 30;
+    let _clock = manual_clock();
+    for (settings, transport) in super::versions() {
+        let (permits, (report, mut reports)) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel());
+        let granted = Arc::clone(&permits);
+        let server = Server::raw(settings, move |_, request| {
+            let (permits, report) = (Arc::clone(&granted), report.clone());
+            tokio::spawn(async move {
+                let (mut body, mut read) = (request.into_body(), 0);
+                for step in 1..=STEPS {
+                    permits.acquire().await.unwrap().forget();
+                    while read < step * STEP {
+                        match body.frame().await {
+                            Some(Ok(frame)) => read += frame.into_data().unwrap().len(),
+                            _ => return report.send(None),
+                        }
+                    }
+                    report.send(Some(step))?;
+                }
+                Ok(())
+            });
+            async { reply(200, "stored") }
+        })
+        .await;
+        let post = client(&server, transport).post("/file").body(vec![7; STEPS * STEP]);
+        assert_eq!(text(post).await, "stored");
+        for step in 1..=STEPS {
+            permits.add_permits(1);
+            assert_eq!(within(reports.recv()).await.unwrap(), Some(step));
+            advance(SECOND).await;
         }
     }
 }
@@ -133,7 +172,7 @@ async fn upload_continues_after_an_early_response() {
 #[tokio::test(start_paused = true)]
 async fn upload_ends_after_an_early_response_if_it_stalls_or_the_response_is_an_error() {
     let _clock = manual_clock();
-    for (status, sent, step) in [(200, 1, SECOND), (413, 2, SECOND / 2)] {
+    for (status, sent, step) in [(200, 1, SECOND * 10), (413, 2, SECOND / 2)] {
         for ((settings, transport), connections) in
             [((Settings::default(), TransportConfig::new()), 2), ((Settings::streams(1), http2()), 1)]
         {
