@@ -34,11 +34,7 @@ impl Target {
         authority: &Authority,
         forward: Option<Option<HeaderValue>>,
     ) -> Result<Self, Error> {
-        let host = match authority.port_u16().filter(|port| *port != default_port(scheme)) {
-            Some(port) => format!("{}:{port}", authority.host()),
-            None => authority.host().to_owned(),
-        };
-        let host = HeaderValue::try_from(host).map_err(Error::invalid_request)?;
+        let host = host_header(scheme, authority)?;
         Ok(Self { scheme: scheme.clone(), authority: authority.clone(), host, forward })
     }
 
@@ -55,14 +51,15 @@ impl Target {
             && port(&self.authority) == port(authority)
     }
 
-    /// Gives the head of a request the form that the HTTP version and the proxy need. May be called again for the same
-    /// request.
+    /// Gives the head of a request the form that the HTTP version and the proxy need. Keeps the request's own spelling
+    /// of the authority, which its signature may contain. May be called again for the same request.
     pub(super) fn write_head<B: Body>(&self, request: &mut Request<B>, is_http2: bool) -> Result<(), Error> {
         let has_body = !request.body().is_end_stream();
         let is_connect = request.method() == Method::CONNECT;
         let is_absolute = is_http2 || self.forward.is_some();
+        let own = request.uri().authority().filter(|own| own.as_str() != self.authority.as_str()).cloned();
         let parts = if is_connect && !is_http2 {
-            Some(Uri::from(self.authority.clone()).into_parts())
+            Some(Uri::from(own.as_ref().unwrap_or(&self.authority).clone()).into_parts())
         } else if is_absolute == request.uri().authority().is_some() {
             None
         } else {
@@ -81,7 +78,8 @@ impl Target {
         let defines_a_body = [Method::POST, Method::PUT, Method::PATCH].contains(request.method());
         let headers = request.headers_mut();
         if !is_http2 {
-            headers::get_or_insert_with(headers, &HOST, || self.host.clone())?;
+            let host = own.map_or_else(|| Ok(self.host.clone()), |own| host_header(&self.scheme, &own))?;
+            headers::get_or_insert_with(headers, &HOST, || host)?;
         }
         // RFC 9110 §8.6. Some servers respond 411 without it.
         if defines_a_body && !has_body && !headers.contains_key(TRANSFER_ENCODING) {
@@ -92,6 +90,15 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// Returns the `Host` header, without the default port.
+fn host_header(scheme: &Scheme, authority: &Authority) -> Result<HeaderValue, Error> {
+    let host = match authority.port_u16().filter(|port| *port != default_port(scheme)) {
+        Some(port) => format!("{}:{port}", authority.host()),
+        None => authority.host().to_owned(),
+    };
+    HeaderValue::try_from(host).map_err(Error::invalid_request)
 }
 
 /// The time without further attempts after a further connection of an origin could not be opened.

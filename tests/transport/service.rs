@@ -60,8 +60,9 @@ async fn transport_does_not_send_user_info() {
 }
 
 #[tokio::test]
-async fn spellings_of_an_origin_share_its_connections() {
-    for (settings, config) in super::versions() {
+async fn spellings_of_an_origin_share_its_connections_and_stay_in_the_requests() {
+    // `Host` does not contain the default port.
+    for ((settings, config), port) in super::versions().into_iter().zip(["", ":80"]) {
         let server = Server::quick(settings).await;
         let address = server.address();
         let connector = service_fn(move |_: http::Uri| tokio::net::TcpStream::connect(address));
@@ -70,11 +71,29 @@ async fn spellings_of_an_origin_share_its_connections() {
             assert_eq!(fetch(&transport, url, Empty::new()).await, "ok");
         }
         assert_eq!((server.connections(), server.requests()), (1, 4));
+        let spellings = server.heads().into_iter().map(|head| match head.uri.authority() {
+            Some(authority) => authority.to_string(),
+            None => head.headers["host"].to_str().unwrap().to_owned(),
+        });
+        let expected = ["api.test", "API.Test", &format!("api.test{port}"), &format!("API.TEST{port}")];
+        assert_eq!(spellings.collect::<Vec<_>>(), expected);
         for url in ["http://api.test:8080", "http://api.test.", "http://other.test"] {
             assert_eq!(fetch(&transport, url, Empty::new()).await, "ok");
         }
         assert_eq!(server.connections(), 4);
     }
+}
+
+#[tokio::test]
+async fn connect_request_keeps_its_port_if_the_origin_was_first_spelled_without_it() {
+    let server = Server::quick(Settings::default()).await;
+    let address = server.address();
+    let connector = service_fn(move |_: http::Uri| tokio::net::TcpStream::connect(address));
+    let transport: Transport<Empty<Bytes>> = TransportConfig::new().build_with_connector(connector).unwrap();
+    assert_eq!(fetch(&transport, "http://api.test", Empty::new()).await, "ok");
+    let connect = Request::connect("http://api.test:80").body(Empty::new()).unwrap();
+    assert_eq!(within(transport.oneshot(connect)).await.unwrap().status(), 200);
+    assert_eq!(server.heads().pop().unwrap().uri, "api.test:80");
 }
 
 /// With one connection for each origin, a request waits until the connection is idle again.
