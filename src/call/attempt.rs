@@ -17,7 +17,8 @@ pub struct AttemptReport {
     /// How long this attempt waited for a connection or an HTTP/2 stream. Includes the time to open a connection. Only
     /// the crate's own [`transport`](crate::transport) reports this time.
     pub connection_wait: Duration,
-    /// The times of the connection that was opened for this attempt. `None` if the attempt used an open connection.
+    /// The times of the connection that was opened for this attempt, or of the last one. `None` if the attempt used an
+    /// open connection.
     pub connect: Option<ConnectTimes>,
     /// The time from the start of the call to the moment at which the transport handed the request to a connection.
     /// `None` if the request was not sent, or if the client below the layers does not report it.

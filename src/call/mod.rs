@@ -195,12 +195,14 @@ impl CallContext {
         self.deadline().is_none() && self.0.shared.state().queued.get().is_some()
     }
 
-    /// Records how long an attempt waited for its connection, and the times of a connection that was opened for it.
+    /// Records how long an attempt waited for its connection, and the times of a connection that was opened for it. An
+    /// attempt whose connection returned the request waits again. It keeps the times of its connection if no other was
+    /// opened.
     #[cfg(feature = "client")]
     pub(crate) fn add_connection(&self, waited: Duration, times: Option<ConnectTimes>) {
         if let Some(attempt) = &mut self.0.shared.state().attempts.last {
             attempt.connection_wait.add(waited);
-            attempt.connect = times.map(Box::new);
+            attempt.connect = times.map(Box::new).or(attempt.connect.take());
         }
     }
 
