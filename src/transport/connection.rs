@@ -25,7 +25,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::upload::{Polled, UploadBody};
+use super::upload::UploadBody;
 use crate::{
     clock::{self, Instant},
     error::BoxError,
@@ -95,7 +95,6 @@ fn timeout_of(value: &str) -> Option<u64> {
 /// An HTTP/2 connection, which many requests use at once.
 pub(super) struct Http2<B> {
     pub(super) sender: http2::SendRequest<UploadBody<B>>,
-    pub(super) polled: Polled,
     created: Instant,
     /// The streams in use. Changed only under the lock of the pool.
     streams: AtomicUsize,
@@ -110,12 +109,11 @@ pub(super) struct Http2<B> {
 
 impl<B> Http2<B> {
     /// Creates the shared state of a connection, and the driver that must run the connection.
-    pub(super) fn new(sender: http2::SendRequest<UploadBody<B>>, polled: Polled) -> (Arc<Self>, Driver) {
+    pub(super) fn new(sender: http2::SendRequest<UploadBody<B>>) -> (Arc<Self>, Driver) {
         let limit = Arc::new(AtomicUsize::new(UNKNOWN));
         let driver = Driver { limit: Arc::clone(&limit) };
         let shared = Self {
             sender,
-            polled,
             created: clock::now(),
             streams: AtomicUsize::new(0),
             limit,

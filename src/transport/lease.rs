@@ -28,18 +28,13 @@ use crate::{
     error::ConnectError,
 };
 
-/// How long the rest of a request may stall after the end of its response. Then the connection is closed, or the HTTP/2
-/// stream is reset. It is the default of the attempt timeout, because a socket with full buffers accepts data only
-/// every few seconds if the server reads slowly.
+/// How long the rest of an HTTP/1.1 request may stall after the end of its response. Then the connection is closed. It
+/// is the default of the attempt timeout, because a socket with full buffers accepts data only every few seconds if the
+/// server reads slowly.
 const LONGEST_STALL: Duration = Duration::from_secs(10);
 
 /// How long the rest of a request is sent after an error response. The server may not want it (RFC 9112 §9.5).
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
-
-/// Returns how long the rest of a request may stall after the end of its response, or is sent after an error response.
-pub(super) fn rest_limit(is_error: bool) -> Duration {
-    if is_error { REST_AFTER_ERROR } else { LONGEST_STALL }
-}
 
 /// The response headers, or an error with the request if hyper has not begun to send it.
 pub(super) type Sent<B> = Result<Response<Incoming>, (hyper::Error, Option<Request<B>>)>;
@@ -225,10 +220,11 @@ impl<B: RequestBody> Lease<B> {
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return connection.driver.abort() };
         let (host, is_error) = (Arc::clone(&self.host), self.is_error);
+        let limit = if is_error { REST_AFTER_ERROR } else { LONGEST_STALL };
         runtime.spawn(async move {
             connection.unsent.take_progress();
             let ready = loop {
-                match tokio::time::timeout(rest_limit(is_error), connection.ready()).await {
+                match tokio::time::timeout(limit, connection.ready()).await {
                     Ok(ready) => break ready,
                     Err(_) if !is_error && connection.unsent.take_progress() => {}
                     // hyper does not close the connection before it has sent the rest.
@@ -291,7 +287,9 @@ impl<B: RequestBody> Drop for Lease<B> {
                     self.suspect(&connection, since);
                 }
                 match self.upload.take() {
-                    Some(upload) => upload.end_response(is_complete, self.is_error),
+                    // The server does not want the rest of the body, or the caller does not want the response.
+                    Some(upload) if self.is_error || !is_complete => upload.cancel(),
+                    Some(_) => {}
                     None => self.host.end_stream(&connection),
                 }
             }

@@ -22,7 +22,6 @@ use super::{
     connect::{Connected, Connector},
     connection::{Connection, Http1, Http1Stream, Http2, RequestBody, UNKNOWN},
     origin::Target,
-    upload::Polled,
 };
 use crate::{
     call::{CallContext, Phase},
@@ -152,8 +151,7 @@ impl<B: RequestBody> Host<B> {
             return Ok((Connection::Http1(connection), Some(times)));
         }
         let slot = Arc::new(slot);
-        let polled = Polled::default();
-        let mut builder = http2::Builder::new(Tasks { slot: Arc::clone(&slot), polled: polled.clone() });
+        let mut builder = http2::Builder::new(Tasks(Arc::clone(&slot)));
         builder.timer(TokioTimer::new()).initial_max_send_streams(UNKNOWN);
         let (remembered, duration) = REMEMBERED_RESETS;
         builder.max_concurrent_reset_streams(remembered).reset_stream_duration(duration);
@@ -162,7 +160,7 @@ impl<B: RequestBody> Host<B> {
             builder.keep_alive_while_idle(self.config.http2_ping_while_idle);
         }
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        let (shared, driven) = Http2::new(sender, polled);
+        let (shared, driven) = Http2::new(sender);
         let idle_timeout = self.config.idle_timeout.0;
         tokio::spawn(async move {
             slot.run(driven.drive(connection, || slot.serve()), idle_timeout).await;
@@ -301,14 +299,11 @@ impl<B: RequestBody> Drop for Slot<B> {
 
 /// Runs the tasks of an HTTP/2 connection. The connection keeps its place until all of them have ended, because one of
 /// them owns the stream.
-struct Tasks<B: RequestBody> {
-    slot: Arc<Slot<B>>,
-    polled: Polled,
-}
+struct Tasks<B: RequestBody>(Arc<Slot<B>>);
 
 impl<B: RequestBody> Clone for Tasks<B> {
     fn clone(&self) -> Self {
-        Self { slot: Arc::clone(&self.slot), polled: self.polled.clone() }
+        Self(Arc::clone(&self.0))
     }
 }
 
@@ -318,11 +313,10 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     fn execute(&self, task: F) {
-        let slot = Arc::clone(&self.slot);
-        let task = tokio::spawn(async move {
+        let slot = Arc::clone(&self.0);
+        tokio::spawn(async move {
             task.await;
             drop(slot);
         });
-        self.polled.spawned(task.abort_handle());
     }
 }

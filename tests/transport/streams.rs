@@ -207,9 +207,9 @@ async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
     assert_eq!(server.connections(), 1);
 }
 
-/// The server never reads the long body, so that the stream's flow-control window stays exhausted.
+/// The server never reads the long body, so that flow control blocks it and the stream stays in use.
 #[tokio::test]
-async fn dropped_response_frees_its_stream_while_the_body_of_the_request_is_sent() {
+async fn dropped_response_frees_its_stream_unless_flow_control_blocks_the_body_of_the_request() {
     let server = Server::raw(Settings::streams(1), |_, request| async move {
         if request.uri().path() == "/last" {
             return reply(200, "ok");
@@ -221,13 +221,14 @@ async fn dropped_response_frees_its_stream_while_the_body_of_the_request_is_sent
         server::stalled(200)
     })
     .await;
-    let client = client(&server.url(), http2().with_max_connections(1));
-    let waiting = || Body::new(StreamBody::new(stream::pending::<Result<Frame<Bytes>, io::Error>>()));
-    for body in [waiting(), vec![7; 4 << 20].into()] {
+    let waiting = Body::new(StreamBody::new(stream::pending::<Result<Frame<Bytes>, io::Error>>()));
+    for (body, connections) in [(waiting, 1), (vec![7; 4 << 20].into(), 2)] {
+        let (client, before) =
+            (client(&server.url(), http2().with_max_connections(connections)), server.connections());
         drop(within(client.post("/duplex").body(body)).await.unwrap());
         assert_eq!(within(text(client.get("/last"))).await, "ok");
+        assert_eq!(server.connections() - before, connections);
     }
-    assert_eq!(server.connections(), 1);
 }
 
 /// The frames of the dropped responses are on their way when the client resets the streams.

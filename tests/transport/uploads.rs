@@ -173,33 +173,39 @@ async fn upload_continues_after_an_early_response_while_the_server_reads_slowly(
 async fn upload_ends_after_an_early_response_if_it_stalls_or_the_response_is_an_error() {
     let _clock = manual_clock();
     for (status, sent, step) in [(200, 1, SECOND * 10), (413, 2, SECOND / 2)] {
-        for ((settings, transport), connections) in
-            [((Settings::default(), TransportConfig::new()), 2), ((Settings::streams(1), http2()), 1)]
-        {
-            let (server, mut reports) = reporting_server(settings, Responds::BeforeBody(status)).await;
-            let (parts, body) = channel();
-            let client = client(&server, transport.with_max_connections(1).without_http2_pings());
-            assert_eq!(text(client.post("/file").body(body)).await, "stored");
-            let (start, next) = (Instant::now(), tokio::spawn(text(client.get("/next"))));
-            for part in 0..2 {
-                if part < sent {
-                    parts.send(Bytes::from_static(b"part")).unwrap();
-                    assert_eq!(reports.recv().await.unwrap(), Some(4));
-                }
-                assert!(!parts.is_closed());
-                settle().await;
-                advance(step).await;
+        let (server, mut reports) = reporting_server(Settings::default(), Responds::BeforeBody(status)).await;
+        let (parts, body) = channel();
+        let client = client(&server, TransportConfig::new().with_max_connections(1));
+        assert_eq!(text(client.post("/file").body(body)).await, "stored");
+        let (start, next) = (Instant::now(), tokio::spawn(text(client.get("/next"))));
+        for part in 0..2 {
+            if part < sent {
+                parts.send(Bytes::from_static(b"part")).unwrap();
+                assert_eq!(reports.recv().await.unwrap(), Some(4));
             }
-            assert_eq!(within(reports.recv()).await.unwrap(), None);
-            within(parts.closed()).await;
-            assert_eq!(start.elapsed(), step * 2);
-            assert_eq!(within(next).await.unwrap(), "stored");
-            assert_eq!(
-                (server.paths(), server.connections()),
-                (vec!["/file".into(), "/next".into()], connections)
-            );
+            assert!(!parts.is_closed());
+            settle().await;
+            advance(step).await;
         }
+        assert_eq!(within(reports.recv()).await.unwrap(), None);
+        within(parts.closed()).await;
+        assert_eq!(start.elapsed(), step * 2);
+        assert_eq!(within(next).await.unwrap(), "stored");
+        assert_eq!((server.paths(), server.connections()), (vec!["/file".into(), "/next".into()], 2));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http2_upload_ends_with_an_early_error_response() {
+    let _clock = manual_clock();
+    let (server, mut reports) = reporting_server(Settings::streams(1), Responds::BeforeBody(413)).await;
+    let (parts, body) = channel();
+    let client = client(&server, http2().with_max_connections(1).without_http2_pings());
+    assert_eq!(text(client.post("/file").body(body)).await, "stored");
+    assert_eq!(within(reports.recv()).await.unwrap(), None);
+    within(parts.closed()).await;
+    assert_eq!(within(text(client.get("/next"))).await, "stored");
+    assert_eq!((server.paths(), server.connections()), (vec!["/file".into(), "/next".into()], 1));
 }
 
 /// The server reads 4 MB each second. The buffers of the connection hold less than the server reads in 3 s.
