@@ -89,8 +89,8 @@ impl Refresher {
     /// If the server rejects a key that was in use for a long time, the count of consecutive rejections restarts. A
     /// long time is at least this multiple of the longest backoff.
     const WELL_AGED: u32 = 3;
-    /// A refresh that has not ended this long after its timeout is lost, because its runtime is not driven. A runtime
-    /// that is driven delays a task less.
+    /// A refresh that has not ended this long after its timeout and after its last poll is lost, because its runtime is
+    /// not driven.
     const LOST_AFTER: Duration = Duration::from_secs(1);
 
     pub(super) fn new(settings: RefreshingKey) -> Self {
@@ -193,24 +193,29 @@ impl Refresher {
         Err(Refresh { run: started, lost: None, refresher: Arc::clone(self) })
     }
 
-    /// Runs the refresh. Returns `None` if it is lost, or if another refresh has replaced it.
+    /// Runs the refresh. Returns `None` if another refresh has replaced it.
     async fn run(self: Arc<Self>, done: Done) -> Option<Outcome> {
         loop {
             let started = clock::now();
-            let lost_at = self.lock().running.as_ref().filter(|run| run.done.ptr_eq(&done))?.lost_at;
-            if started >= lost_at {
-                return None;
-            }
+            let mut lost_at = self.lost_at(started);
+            // The timeout counts from here, because the first poll of the task may be late.
+            self.lock().running_mut(&done)?.lost_at = lost_at;
             let mut fetch = pin!(self.fetch(started));
-            let mut polled = started;
             let fetched = poll_fn(|cx| {
-                polled = clock::now();
-                fetch.as_mut().poll(cx)
+                let is_late = clock::now() >= lost_at;
+                let fetched = fetch.as_mut().poll(cx);
+                // A refresh whose provider blocks the thread is not lost.
+                lost_at = lost_at.max(clock::after(clock::now(), Self::LOST_AFTER));
+                if let Some(run) = self.lock().running_mut(&done) {
+                    run.lost_at = lost_at;
+                }
+                fetched.map(|fetched| (fetched, is_late))
             });
-            let fetched = fetched.await;
-            // The fetch has failed because the runtime was not driven meanwhile, so no backoff begins.
-            if fetched.is_err() && polled >= lost_at {
-                return None;
+            let (fetched, is_late) = fetched.await;
+            // The fetch may have failed because its runtime was not driven, so it starts again without a backoff, unless
+            // the provider requests a delay.
+            if is_late && fetched.as_ref().is_err_and(|error| error.retry_in().is_none()) {
+                continue;
             }
             if let Some(settled) = self.settle(&done, started, fetched) {
                 return Some(settled);
@@ -255,15 +260,14 @@ impl Refresher {
         let now = clock::now();
         let mut guard = self.lock();
         let state = &mut *guard;
-        let run = state.running.as_mut().filter(|run| run.done.ptr_eq(done))?;
+        state.running_mut(done)?;
+        let held = state.held.as_ref();
+        let is_held = fetched.as_ref().is_ok_and(|fresh| held.is_some_and(|held| held.key == fresh.key));
         // The server rejected this key during the refresh. The source may contain a new key by now, so the key is
         // fetched again. There is no third fetch, because `reject` ignores a rejected key until a refresh stores it
         // again.
-        let held = state.held.as_ref().map(|held| &held.key);
-        let is_held = fetched.as_ref().is_ok_and(|fresh| held == Some(&fresh.key));
         if state.outdated && is_held {
             state.outdated = false;
-            run.lost_at = self.lost_at(now);
             return None;
         }
         state.running = None;

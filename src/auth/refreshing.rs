@@ -17,6 +17,10 @@ type Fetch = dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>>
 /// refresh within 1 s after its [timeout](Self::with_timeout), a request that waits, or the next request, starts another
 /// refresh on its own runtime.
 ///
+/// A runtime is not driven while nothing polls its tasks, for example between two calls of `Runtime::block_on`. A
+/// refresh that fails because its runtime was not driven starts again without a backoff, unless its error requests a
+/// delay.
+///
 /// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs. If its lifetime is shorter than 25 minutes, it
 /// is refreshed after 80 % of that lifetime. During the refresh, requests use the old key while it is valid, and wait
 /// otherwise. After a failure, the closure is called again only after a backoff. During the backoff, requests without a
@@ -75,6 +79,9 @@ impl RefreshingKey {
     }
 
     /// Limits the time of one refresh. The default is [10 s](Self::DEFAULT_TIMEOUT).
+    ///
+    /// With tokio's paused clock, let a test sleep beyond this limit. If `advance` passes the limit by more than 1 s at
+    /// once, the refresh starts again, as after a time without a driven runtime.
     ///
     /// # Errors
     ///

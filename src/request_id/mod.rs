@@ -54,7 +54,7 @@
 //! | `tower_outbound::limit` | debug | limiter learned another rate | an adaptive limiter changed its rate, in requests per second | `service` `rate` `source` |
 //! | `tower_outbound::limit` | warn | limiter's store stopped replying | a query to the store of a shared limiter failed | `error` `state` `retry_in_ms` |
 //! | `tower_outbound::limit` | info | limiter's store replies again | a query succeeded again, after `lost_ms` | `lost_ms` |
-//! | `tower_outbound::auth` | debug | key refresh begins | a key provider is called | |
+//! | `tower_outbound::auth` | debug | key refresh begins | a key provider is called, also again after its runtime shut down or was not driven | |
 //! | `tower_outbound::auth` | info | key refreshed | the provider returned a key | |
 //! | `tower_outbound::auth` | info | key changed | a key file has another key | |
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider returned no key, or a file became unreadable | `error` `kept` `retry_in_ms` |

@@ -10,7 +10,7 @@ use tokio::{
 use tower::service_fn;
 use tower_outbound::auth::KeyError;
 
-use super::*;
+use super::{key_runtimes::paused_runtime, *};
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_requests_share_one_key_refresh() {
@@ -99,112 +99,6 @@ async fn key_refresh_continues_after_all_waiting_calls_are_dropped() {
         // The key is valid for 60 s, so the next refresh is due when the key is 48 s old.
         let expected = if pause > secs(50) { 2 } else { 1 };
         assert_eq!((before.elapsed(), fetches.count()), (waited, expected), "{pause:?}");
-    }
-}
-
-fn real_runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
-}
-
-type Current = BoxFuture<'static, Result<ApiKey, KeyError>>;
-
-/// Creates futures that wait for the current key, and polls each once in `runtime`.
-fn waiters(runtime: &tokio::runtime::Runtime, keys: &KeySource, count: usize) -> Vec<Current> {
-    let wait = |_| {
-        let keys = keys.clone();
-        async move { keys.current().await }.boxed()
-    };
-    let mut waiters: Vec<Current> = (0..count).map(wait).collect();
-    runtime.block_on(async {
-        for waiter in &mut waiters {
-            assert!(futures_util::poll!(waiter).is_pending());
-        }
-    });
-    waiters
-}
-
-#[test]
-fn waiters_of_another_runtime_restart_a_key_refresh_whose_runtime_was_shut_down() {
-    let script = &[Fetch::Hangs, Fetch::Hangs, Fetch::Lasting];
-    let (provider, fetches) = key_provider(Duration::ZERO, script);
-    let keys = KeySource::from(provider);
-    let (first, second, third) = (real_runtime(), real_runtime(), real_runtime());
-    let leader = waiters(&first, &keys, 1);
-    let (seconds, thirds) = (waiters(&second, &keys, 5), waiters(&third, &keys, 5));
-    assert_eq!(fetches.count(), 1);
-    drop((first, leader));
-    // A waiter of the second runtime starts the second fetch, and that runtime is also shut down.
-    let mut seconds = futures_util::future::join_all(seconds);
-    second.block_on(async { assert!(futures_util::poll!(&mut seconds).is_pending()) });
-    assert_eq!(fetches.count(), 2, "five waiters share one refresh");
-    drop(second);
-    let found = third.block_on(futures_util::future::join_all(thirds));
-    let found = found.into_iter().chain(third.block_on(seconds));
-    assert!(found.map(Result::unwrap).all(|key| key.expose() == "key-3"));
-    assert_eq!((fetches.count(), keys.last_error().is_none()), (3, true));
-}
-
-fn paused_runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
-}
-
-#[test]
-fn waiter_of_another_runtime_restarts_a_key_refresh_whose_runtime_is_not_driven() {
-    let (provider, fetches) = key_provider(secs(4), &[Fetch::Hangs, Fetch::Lasting]);
-    let keys = KeySource::from(provider);
-    let (idle, driven) = (paused_runtime(), paused_runtime());
-    let [mut first, mut second] = [&idle, &driven].map(|runtime| waiters(runtime, &keys, 1).remove(0));
-    // A refresh has 10 s, and is lost 1 s later.
-    assert!(driven.block_on(async { timeout(secs(12), &mut second).await }).is_err());
-    assert_eq!(fetches.count(), 2);
-    // The first fetch fails when its runtime is driven again. The second one has replaced it.
-    assert!(idle.block_on(async { timeout(millis(10_500), &mut first).await }).is_err());
-    assert!(keys.last_error().is_none());
-    for (runtime, waiter) in [(driven, second), (idle, first)] {
-        assert_eq!(runtime.block_on(waiter).unwrap().expose(), "key-2");
-    }
-    assert_eq!((fetches.count(), keys.last_error().is_none()), (2, true));
-}
-
-/// The runtime is driven only during a call. The early refresh begins with the second call, and the key expires before
-/// the third call.
-#[test]
-fn key_refresh_whose_runtime_was_idle_starts_again_and_begins_no_backoff() {
-    // The task of the refresh is polled before the third call, or after it.
-    for yields in [4, 0] {
-        let (provider, _) = key_provider(millis(100), &[Fetch::Expiring(100)]);
-        let (keys, runtime) = (KeySource::from(provider), paused_runtime());
-        let call_after = |idle| {
-            runtime.block_on(async {
-                // The clock advances, but no task is polled.
-                assert!(advance(idle).now_or_never().is_none());
-                for _ in 0..yields {
-                    yield_now().await;
-                }
-                let current = keys.current().await;
-                // Polls the task once.
-                yield_now().await;
-                current
-            })
-        };
-        let first = call_after(Duration::ZERO).unwrap();
-        assert_eq!(call_after(secs(80)).unwrap(), first);
-        assert_ne!(call_after(secs(30)).unwrap(), first, "the first key has expired");
-        assert!(keys.last_error().is_none());
-    }
-}
-
-#[test]
-fn key_refresh_fails_in_a_runtime_that_has_no_timer_or_was_shut_down() {
-    let no_timer = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let ended = real_runtime();
-    let handle = ended.handle().clone();
-    drop(ended);
-    for handle in [no_timer.handle(), &handle] {
-        let _entered = handle.enter();
-        let keys = KeySource::from(key_provider(Duration::ZERO, &[Fetch::Hangs]).0);
-        let error = keys.current().now_or_never().unwrap().unwrap_err();
-        assert!(error.to_string().contains("has no timer or was shut down"), "{error}");
     }
 }
 

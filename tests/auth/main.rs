@@ -3,6 +3,7 @@
 
 mod key_file;
 mod key_provider;
+mod key_runtimes;
 mod origin;
 mod placement;
 mod rejected_keys;

@@ -17,7 +17,7 @@ pub(super) type Done = Shared<oneshot::Receiver<Outcome>>;
 #[derive(Clone)]
 pub(super) struct Run {
     pub(super) done: Done,
-    /// When the refresh is lost, because its runtime is not driven.
+    /// When the refresh is lost, because its runtime is not driven. Each poll of the refresh may delay this time.
     pub(super) lost_at: Instant,
 }
 
@@ -43,6 +43,13 @@ pub(super) struct State {
     pub(super) failed: Option<(KeyError, Instant)>,
     /// The number of keys that the server rejected in a row.
     pub(super) rejections: u32,
+}
+
+impl State {
+    /// Returns the refresh that `done` belongs to. Returns `None` if it has ended or another one has replaced it.
+    pub(super) fn running_mut(&mut self, done: &Done) -> Option<&mut Run> {
+        self.running.as_mut().filter(|run| run.done.ptr_eq(done))
+    }
 }
 
 /// The current key.
