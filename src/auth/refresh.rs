@@ -255,14 +255,18 @@ impl Refresher {
     }
 
     /// Stores the result of the refresh. Returns `None` if the key must be fetched again, or if another refresh has
-    /// replaced this one.
+    /// replaced this one and this result does not count.
     fn settle(&self, done: &Done, started: Instant, fetched: Result<FreshKey, KeyError>) -> Option<Outcome> {
         let now = clock::now();
         let mut guard = self.lock();
         let state = &mut *guard;
-        state.running_mut(done)?;
         let held = state.held.as_ref();
         let is_held = fetched.as_ref().is_ok_and(|fresh| held.is_some_and(|held| held.key == fresh.key));
+        // The key of a replaced refresh counts if no other key was stored since its start.
+        let counts = fetched.is_ok() && !is_held && held.is_none_or(|held| held.since <= started);
+        if state.running_mut(done).is_none() && !counts {
+            return None;
+        }
         // The server rejected this key during the refresh. The source may contain a new key by now, so the key is
         // fetched again. There is no third fetch, because `reject` ignores a rejected key until a refresh stores it
         // again.

@@ -15,7 +15,7 @@ type Fetch = dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>>
 /// Refreshes are single-flight: concurrent requests share one refresh. A refresh runs in a task on the runtime of the
 /// request that starts it, and continues if that request is dropped. If the runtime shuts down, or does not end the
 /// refresh within 1 s after its [timeout](Self::with_timeout), a request that waits, or the next request, starts another
-/// refresh on its own runtime.
+/// refresh on its own runtime. The first key that arrives is used.
 ///
 /// A runtime is not driven while nothing polls its tasks, for example between two calls of `Runtime::block_on`. A
 /// refresh that fails because its runtime was not driven starts again without a backoff, unless its error requests a

@@ -115,6 +115,34 @@ fn key_refresh_fails_in_a_runtime_that_has_no_timer_or_was_shut_down() {
     }
 }
 
+#[test]
+fn key_of_a_replaced_refresh_is_used_if_it_arrives_first() {
+    let (provider, fetches) = key_provider(secs(4), &[Fetch::Lasting, Fetch::Hangs]);
+    let keys = KeySource::from(provider);
+    let (idle, driven) = (paused_runtime(), paused_runtime());
+    let [first, mut second] = [&idle, &driven].map(|runtime| waiters(runtime, &keys, 1).remove(0));
+    assert!(driven.block_on(async { timeout(secs(12), &mut second).await }).is_err());
+    assert_eq!(idle.block_on(first).unwrap().expose(), "key-1");
+    driven.block_on(async {
+        assert_eq!(keys.current().now_or_never().unwrap().unwrap().expose(), "key-1");
+        assert_eq!(second.await.unwrap().expose(), "key-1", "the failure of the second fetch does not count");
+    });
+    assert_eq!((fetches.count(), keys.last_error().is_none()), (2, true));
+}
+
+#[test]
+fn older_key_of_a_replaced_refresh_is_not_used() {
+    let (provider, fetches) = key_provider(secs(4), &[Fetch::Lasting]);
+    let keys = KeySource::from(provider);
+    let (idle, driven) = (paused_runtime(), paused_runtime());
+    let [first, second] = [&idle, &driven].map(|runtime| waiters(runtime, &keys, 1).remove(0));
+    assert_eq!(driven.block_on(second).unwrap().expose(), "key-2");
+    assert_eq!(idle.block_on(first).unwrap().expose(), "key-2");
+    idle.block_on(async { sleep(secs(5)).await });
+    assert_eq!(idle.block_on(keys.current()).unwrap().expose(), "key-2");
+    assert_eq!(fetches.count(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn provider_that_blocks_its_thread_longer_than_the_timeout_fails_once() {
     let fetches = FetchCount(Arc::default());
