@@ -27,7 +27,8 @@ use crate::{
 /// A running refresh, for which a request waits.
 pub(super) struct Refresh {
     run: Run,
-    /// Resolves when the refresh is lost. Created with the first poll.
+    /// Resolves when the refresh is lost. Each poll creates it again, because the waiter may have moved from a runtime
+    /// that is not driven to another one.
     lost: Option<Timer>,
     refresher: Arc<Refresher>,
 }
@@ -55,7 +56,7 @@ impl Future for Refresh {
             match run.done.poll_unpin(cx) {
                 Poll::Ready(Ok(outcome)) => return Poll::Ready(outcome),
                 Poll::Ready(Err(_)) => {}
-                Poll::Pending => ready!(lost.get_or_insert_with(|| timer(run.lost_at)).as_mut().poll(cx)),
+                Poll::Pending => ready!(lost.insert(timer(run.lost_at)).as_mut().poll(cx)),
             }
             // The runtime of the refresh was shut down or is not driven, so this waiter starts the refresh again on its
             // own runtime.

@@ -143,6 +143,18 @@ fn older_key_of_a_replaced_refresh_is_not_used() {
     assert_eq!(fetches.count(), 2);
 }
 
+#[test]
+fn waiter_restarts_a_key_refresh_after_a_move_out_of_the_runtime_that_is_not_driven() {
+    let (provider, fetches) = key_provider(secs(4), &[Fetch::Lasting]);
+    let keys = KeySource::from(provider);
+    let (idle, driven) = (paused_runtime(), paused_runtime());
+    let moved = waiters(&idle, &keys, 1).remove(0);
+    let key = driven
+        .block_on(async { timeout(secs(60), moved).await })
+        .expect("the waiter has a timer of its new runtime");
+    assert_eq!((key.unwrap().expose(), fetches.count()), ("key-2", 2));
+}
+
 #[tokio::test(start_paused = true)]
 async fn provider_that_blocks_its_thread_longer_than_the_timeout_fails_once() {
     let fetches = FetchCount(Arc::default());
