@@ -38,8 +38,8 @@ pub(super) struct SetHeaders<'a> {
 }
 
 impl DefaultHeadersLayer {
-    /// Rejects a header that frames a request, contains a credential, or is set twice. `key` is the header of the
-    /// stack's own key. The key would not be sent if an outer layer set the same header.
+    /// Rejects a header that frames a request, contains a credential, or that the stack also sets to another value.
+    /// `key` is the header of the stack's own key. The key would not be sent if an outer layer set the same header.
     pub(super) fn check(&self, key: Option<&HeaderName>, set: &SetHeaders<'_>) -> Result<(), InvalidConfig> {
         let all_set = [Some(set.request_id), set.attempt, set.idempotency_key];
         let is_default = |name: &HeaderName| [ACCEPT, CONTENT_TYPE, USER_AGENT].contains(name);
@@ -59,7 +59,7 @@ impl DefaultHeadersLayer {
             let expected = if frames_request(name) {
                 NOT_FRAMING
             } else if is_credential(name) {
-                "a header that contains no credential"
+                "a header other than authorization and proxy-authorization"
             } else if is_taken || is_default(name) {
                 "a header that the stack does not also set to another value"
             } else {

@@ -41,7 +41,7 @@ use crate::{
 /// | `connect_timeout` | `5s`, for DNS, TCP, proxy and TLS together |
 /// | `idle_timeout` | `50s`, because common load balancers close an idle connection after 60 s or 75 s |
 /// | `max_connections` | `256` for each origin, a quarter of the usual limit of open files |
-/// | `tcp_keep_alive` | `15s`, as reqwest. `1s` to `9h6m7s`, or `off` |
+/// | `tcp_keep_alive` | `15s`, as reqwest. `1s` to `9h6m7s` (32,767 s), or `off` |
 /// | `http2_ping_interval` | `20s`. `off` disables HTTP/2 pings |
 /// | `http2_ping_timeout` | `10s`, the default of the attempt timeout |
 /// | `http2_ping_while_idle` | `false`: `true` also sends pings while no request is in progress |
@@ -147,7 +147,8 @@ impl TransportConfig {
     }
 
     /// Sends a TCP keep-alive probe after each `interval` without data. The operating system closes the connection
-    /// after three probes without a response. 15 s by default. At least 1 s and at most 32,767 s, the range of Linux.
+    /// after three probes without a response. 15 s by default. At least 1 s and at most
+    /// 9h6m7s (32,767 s), the range of Linux.
     pub fn with_tcp_keep_alive(mut self, interval: Duration) -> Self {
         self.tcp_keep_alive.0 = KeepAlive(Some(interval));
         self
@@ -203,7 +204,7 @@ impl TransportConfig {
     /// Returns an error if
     ///
     /// - a timeout or interval is zero or longer than 366 days, or the maximum number of connections is 0;
-    /// - the interval of TCP keep-alive probes is shorter than 1 s or longer than 32,767 s;
+    /// - the interval of TCP keep-alive probes is shorter than 1 s or longer than 9h6m7s (32,767 s);
     /// - a certificate or key cannot be read, or a client certificate has no key;
     /// - the proxy's URL is invalid. The error does not quote its user and password.
     pub fn build<B: RequestBody>(self) -> Result<Transport<B>, InvalidConfig> {
@@ -264,7 +265,7 @@ impl TransportConfig {
         const TCP_KEEP_ALIVE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(32_767);
         if let Some(interval) = self.tcp_keep_alive.0.0.filter(|interval| !TCP_KEEP_ALIVE.contains(interval))
         {
-            let expected = "1s to 9h6m7s, the range of linux";
+            let expected = "1s to 9h6m7s (32,767 s), the range of Linux";
             return Err(InvalidConfig::of_setting("tcp keep-alive", format!("{interval:?}"), expected));
         }
         if self.max_connections == 0 {

@@ -99,13 +99,13 @@ timeout.body_idle = '0s'
 transport.idle_timeout = '0s'
     transport.idle_timeout: invalid idle timeout `0ns`: expected more than zero, at most 366 days
 transport.tcp_keep_alive = '500ms'
-    transport.tcp_keep_alive: invalid tcp keep-alive `500ms`: expected 1s to 9h6m7s, the range of linux
+    transport.tcp_keep_alive: invalid tcp keep-alive `500ms`: expected 1s to 9h6m7s (32,767 s), the range of Linux
 transport.tcp_keep_alive = '12h'
-    transport.tcp_keep_alive: invalid tcp keep-alive `43200s`: expected 1s to 9h6m7s, the range of linux
+    transport.tcp_keep_alive: invalid tcp keep-alive `43200s`: expected 1s to 9h6m7s (32,767 s), the range of Linux
 request_id.header = 'content-length'
     request_id.header: invalid request id header `content-length`: expected a header other than connection, content-length, host, transfer-encoding and similar headers
 request_id.header = 'authorization'
-    request_id.header: invalid request id header `authorization`: expected a header that contains no credential
+    request_id.header: invalid request id header `authorization`: expected a header other than authorization and proxy-authorization
 request_id.header = 'user-agent'
     request_id.header: invalid request id header `user-agent`: expected a header that the stack does not also set to another value
 request_id.header = 'content-type'
@@ -115,7 +115,7 @@ attempt_span.header = 'content-length'
 attempt_span.header = 'x-request-id'
     attempt_span.header: invalid attempt header `x-request-id`: expected a header that the stack does not also set to another value
 retry.honoured_idempotency_key.header = 'authorization'
-    retry.honoured_idempotency_key.header: invalid idempotency key header `authorization`: expected a header that contains no credential
+    retry.honoured_idempotency_key.header: invalid idempotency key header `authorization`: expected a header other than authorization and proxy-authorization
 retry.honoured_idempotency_key.header = 'content-type'
     retry.honoured_idempotency_key.header: invalid idempotency key header `content-type`: expected a header that the stack does not also set to another value
 attempt_span.header = 'x-key' ; key_placement = 'header:x-key'
