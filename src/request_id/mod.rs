@@ -170,8 +170,8 @@
 //!   `call completed`. The event `call failed` follows if the call fails. Its `elapsed_ms` counts from the start of the
 //!   call.
 //! - An attempt timeout ends its attempt at the total deadline, so that the attempt has an event. Without an attempt
-//!   timeout, or while the attempt waits for a permit or a key, the total timeout cancels the attempt, which then has
-//!   no event. `attempts` counts it, and the `error.type` of its span is `deadline`.
+//!   timeout, or while the attempt waits for its permit, key or signature, the total timeout cancels the attempt, which
+//!   then has no event. `attempts` counts it, and the `error.type` of its span is `deadline`.
 
 mod service;
 

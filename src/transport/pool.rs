@@ -31,7 +31,7 @@ use crate::{
 
 /// How many HTTP/2 streams a connection remembers after it has reset them, and for how long. h2 counts late frames of
 /// other closed streams as an error, and ends the connection after 1,024 errors. The server sends at most 5 MiB before
-/// it reads the reset. At 4 Mbit/s, they take 10 s.
+/// it reads the reset. At 4 Mbit/s, sending these takes 10 s, so resets are remembered that long.
 const REMEMBERED_RESETS: (usize, Duration) = (10_000, Duration::from_secs(10));
 
 /// The connections to one origin.

@@ -87,7 +87,8 @@ pub trait PermitSource: Send {
     fn settle(&mut self, _taken_at: u64, _charged: &Amounts, _actual: &Amounts, _now: u64) {}
 
     /// Returns when the last of `total` permits becomes available, if none is taken before `start`. `start` is the
-    /// present, or the end of a pause. No request costs more than `costliest`. Returns `start` if it is unknown.
+    /// present, or the end of a pause. No request costs more than `costliest`. Returns `start` if the time is
+    /// unknown.
     fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64;
 
     /// Returns the number of permits that are available at `now`.

@@ -51,12 +51,14 @@ use crate::{
 /// - A key is sent only to the origin of its member, and only with requests that go to this member. Several members may
 ///   have the same URL. A request that already has a credential is rejected.
 /// - A response changes only the limiter of its member. After a throttled response, only this limiter pauses.
-/// - A request waits until the key source of each member has a valid key or has failed. A fetch that hangs therefore
-///   delays the requests to all members until its [timeout](crate::auth::RefreshingKey::with_timeout), 10 s by default.
-///   This timeout should be shorter than the total timeout. Once a key source has failed, its member gets no further
-///   request until the source has a key, unless the key sources of all members have failed.
-///   A request in its queue moves to another member that is expected to grant the permits in time. If there is none, it
-///   is sent in its turn. A request that was assigned to the member before returns an error.
+/// - A request waits until the key source of each member has a valid key or has failed. While a source has no valid key
+///   and has not failed, a fetch that hangs delays the requests to all members until its
+///   [timeout](crate::auth::RefreshingKey::with_timeout), 10 s by default. This timeout should be shorter than the
+///   total timeout.
+/// - Once a key source has failed, its member gets no further request until the source has a key, unless the key
+///   sources of all members have failed. A request in its queue moves to another member that is expected to grant the
+///   permits in time. If there is none, it is sent in its turn. A request that was assigned to the member before
+///   returns an error.
 /// - A key source also counts as failed while the server rejects its key with a 401 and it has no other key, such as a
 ///   fixed key. The request is then resent once to another member, unless its member may have
 ///   [processed](crate::call::Delivery) an earlier attempt. If no other member with a key is expected to grant the
