@@ -4,6 +4,7 @@
 mod key_file;
 mod key_provider;
 mod key_runtimes;
+mod not_sent;
 mod origin;
 mod placement;
 mod rejected_keys;
@@ -11,7 +12,6 @@ mod resend;
 mod signature;
 #[path = "../support/mod.rs"]
 mod support;
-mod unsent;
 
 use std::{
     convert::Infallible,

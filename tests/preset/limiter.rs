@@ -178,7 +178,7 @@ async fn pauses_after_429(preset: StackBuilder, uri: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rate_limit_headers_apply_from_the_origin_of_the_base_url_or_as_the_limit_layer_decides() {
+async fn rate_limit_headers_apply_from_the_origin_of_the_base_url_unless_the_limit_layer_decides() {
     let preset = || StackBuilder::new("https://host/v1").unwrap().without_credential();
     let trusting = |trusted: &'static str| {
         preset().with_limit(|limit| limit.with_feedback_from(move |head| head.uri.host() == Some(trusted)))

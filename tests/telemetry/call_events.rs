@@ -266,7 +266,7 @@ async fn call_whose_retries_after_broken_bodies_are_exhausted_also_logs_a_failed
 }
 
 #[tokio::test(start_paused = true)]
-async fn event_names_its_call_unless_the_span_of_its_own_layer_does() {
+async fn event_has_the_request_id_only_if_the_span_of_its_layer_is_disabled() {
     let layers =
         || [RequestIdLayer::new().with_service("rates"), RequestIdLayer::new().with_service("rates")];
     for inner_has_span in [true, false] {

@@ -207,7 +207,7 @@ mod proxies {
     }
 
     #[test]
-    fn login_that_never_fits_into_the_socks_handshake_is_rejected() {
+    fn socks_user_and_password_over_248_bytes_are_rejected() {
         for (scheme, password, is_valid) in [
             ("socks5", "p".repeat(244), true),
             ("socks5", "%70".repeat(244), true),

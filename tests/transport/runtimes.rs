@@ -64,7 +64,7 @@ async fn connections_of_a_dead_runtime_are_not_reused() {
 
 /// If a connection cannot open because its runtime shuts down, the pool opens one for the next waiter.
 #[test]
-fn runtime_with_thousands_of_waiters_shuts_down() {
+fn runtime_with_thousands_of_waiters_shuts_down_without_stack_overflow() {
     for transport in [TransportConfig::new().with_max_connections(1), TransportConfig::new()] {
         let connector = service_fn(|_: http::Uri| std::future::pending::<io::Result<TcpStream>>());
         let transport = transport.build_with_connector(connector).unwrap();

@@ -102,7 +102,7 @@ async fn changed_quota_of_tokens_is_counted_by_the_store_alone() {
 
 /// A source whose permits arrive without a notification, such as from another process.
 #[tokio::test(start_paused = true)]
-async fn waiter_takes_the_permits_of_a_source_that_does_not_report_them_within_a_second() {
+async fn waiter_gets_unreported_permits_of_a_source_within_a_second() {
     struct Later(crate::clock::Instant);
     impl PermitSource for Later {
         fn take(&mut self, _cost: NonZeroU32, _amounts: &Amounts, _now: u64) -> bool {
