@@ -35,7 +35,7 @@ pub(super) struct Question<'a> {
     pub(super) returned: Option<(u64, u64)>,
     /// The permits that the process has used from its share.
     pub(super) booked: i64,
-    /// The length of a pause, and how long ago the process has lifted an earlier one.
+    /// The length of a pause, and when the process has lifted an earlier one.
     pub(super) pause: u64,
     pub(super) resumed: Option<i64>,
     /// With a limit of requests in flight: the requests of the process.
@@ -312,17 +312,18 @@ fn missing_log_is_a_loss_only_until_its_last_permit_leaves_the_window() {
 fn pause_is_lifted_only_by_a_process_that_did_so_after_its_last_report() {
     let server = server();
     let quotas = &[[10, 10, 1_000_001, 0]];
-    for (resumed, granted) in [(2_000_000, 0), (1_000_001, 0), (1_000_000, 1), (0, 1)] {
+    // Times are relative to the second pause, which does not extend the first one.
+    for (resumed, granted) in [(-1_000_000, 0), (-1, 0), (0, 1), (1_000_000, 1), (i64::MAX, 1)] {
         let mut script = Script::new(&server, 0);
         script.query(&Question { cost: 1, quotas, ..Question::default() });
         script.now += 10_000_000;
-        // The second pause does not extend the first one.
         for pause in [60_000_000, 1_500_000] {
             script.now += 1_000_000;
             script.query(&Question { cost: 1, quotas, pause, ..Question::default() });
         }
-        script.now += 1_000_000;
-        script.query(&Question { cost: 1, quotas, resumed: Some(resumed), ..Question::default() });
+        let resumed_at = (script.now as i64).saturating_add(resumed);
+        script.now += 3_000_000;
+        script.query(&Question { cost: 1, quotas, resumed: Some(resumed_at), ..Question::default() });
         let (grants, _) = script.query(&Question { count: 1, cost: 1, quotas, ..Question::default() });
         assert_eq!(grants.len(), granted, "{resumed}");
     }

@@ -7,7 +7,8 @@ use std::{
 
 use super::{
     permits::{Permits, REQUESTED, Source, TaskSignal, lock},
-    protocol::{Decide, MAX_PERMITS, Query, Updates},
+    protocol::{Decide, MAX_PERMITS, Query},
+    session::Session,
     settings::Settings,
 };
 use crate::{
@@ -84,21 +85,20 @@ impl Inner {
 
     pub(super) fn resume(&self) {
         // Reported first, because a reply to an earlier query may pause the limiter until the update is recorded.
-        self.report(|updates, now| {
-            (updates.resumed_at, updates.pause_until) = (Some(now), 0);
-            updates.gates.clear();
-        });
+        self.report(Session::resume);
         self.limiter.resume();
     }
 
     fn report_pause(&self, until: Instant) {
         let wait = nanos(until.saturating_duration_since(clock::now()));
-        self.report(|updates, now| updates.pause_until = updates.pause_until.max(now.saturating_add(wait)));
+        self.report(|Session { updates, .. }, now| {
+            updates.pause_until = updates.pause_until.max(now.saturating_add(wait));
+        });
     }
 
     /// Records an update for the store, and reports it without waiting for the next request.
-    fn report(&self, change: impl FnOnce(&mut Updates, u64)) {
-        self.inspect(|permits, now| change(&mut permits.session.updates, now));
+    fn report(&self, change: impl FnOnce(&mut Session, u64)) {
+        self.inspect(|permits, now| change(&mut permits.session, now));
         self.query_now();
     }
 }

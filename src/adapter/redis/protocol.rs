@@ -59,9 +59,11 @@ pub(super) struct FlightReport {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Updates {
     pub(super) pause_until: u64,
-    /// When the process lifted the pause. The store then discards the remaining permits that the service reported, and
-    /// its pause unless it is newer.
-    pub(super) resumed_at: Option<u64>,
+    /// When the process lifted the pause: the time of the store, in µs. The store then discards the remaining permits
+    /// that the service reported, and its pause unless it is newer.
+    pub(super) resumed_at: Option<i64>,
+    /// How many times the process has lifted a pause.
+    pub(super) resumes: u32,
     /// The remaining permits that the service reported.
     pub(super) gates: Vec<Gate>,
     /// The amounts that requests took and the store does not count yet. They are sent until a reply arrives, so they

@@ -23,7 +23,7 @@ local want, unit, horizon = argument(), argument(), argument()
 local fresh = argument() == 1
 local known = {born = argument(), granted = argument(), age = argument()}
 local booked, back, holdoff, quiet = argument(), argument() == 1, argument(), argument()
--- `resumed` is the time since the process has lifted the pause, or negative.
+-- `resumed` is the time at which the process has lifted the pause, or negative. This time is absolute.
 local pause, resumed = argument(), argument()
 local quotas, longest, logs = {}, 0, 0
 for i = 1, argument() do
@@ -298,7 +298,7 @@ end
 -- A process may report late that it has lifted the pause. A pause that was reported since then remains.
 if resumed >= 0 then
   kept = ''
-  if pause_at <= now - resumed then paused = 0 end
+  if pause_at <= resumed then paused = 0 end
 end
 if pause > 0 then paused, pause_at = math.max(paused, now + pause), now end
 local standing = {}

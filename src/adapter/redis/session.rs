@@ -40,8 +40,24 @@ pub(super) struct Session {
 impl Session {
     /// Returns amounts that a request took at `used_at`, at most `hold` after the store counts them.
     pub(super) fn give_back(&mut self, used_at: u64, amounts: Amounts, hold: u64) {
-        let since = i64::try_from(used_at.saturating_sub(hold) / 1_000).unwrap_or(i64::MAX);
-        self.give_back_since(since.saturating_add(self.offset), amounts);
+        self.give_back_since(self.store_time(used_at.saturating_sub(hold)), amounts);
+    }
+
+    /// Returns the store's time at `at`, in µs. The actual time may be later, but not earlier.
+    fn store_time(&self, at: u64) -> i64 {
+        i64::try_from(at / 1_000).unwrap_or(i64::MAX).saturating_add(self.offset)
+    }
+
+    /// Records for the store that the process has lifted the pause.
+    pub(super) fn resume(&mut self, now: u64) {
+        // The store may receive an unreported pause of this process later than this call, which lifts it too.
+        let is_reported = self.known.is_some() && self.updates.pause_until <= now;
+        let resumed_at = Some(if is_reported { self.store_time(now) } else { i64::MAX });
+        let updates = &mut self.updates;
+        updates.resumed_at = updates.resumed_at.max(resumed_at);
+        updates.resumes = updates.resumes.wrapping_add(1);
+        updates.pause_until = 0;
+        updates.gates.clear();
     }
 
     /// Returns amounts that the store has counted since `since`, by its clock.
@@ -88,7 +104,9 @@ impl Session {
         if self.updates.pause_until <= sent.pause_until {
             self.updates.pause_until = 0;
         }
-        self.updates.resumed_at = self.updates.resumed_at.filter(|at| sent.resumed_at < Some(*at));
+        if self.updates.resumes == sent.resumes {
+            self.updates.resumed_at = None;
+        }
         self.updates.gates.retain(|gate| !sent.gates.contains(gate));
     }
 }

@@ -220,7 +220,7 @@ impl Settings {
             .arg(micros(self.holdoff()))
             .arg(micros(quiet))
             .arg(left(query.updates.pause_until))
-            .arg(query.updates.resumed_at.map_or(-1, age))
+            .arg(query.updates.resumed_at.unwrap_or(-1))
             .arg(self.requests().count());
         for (quota, id) in self.requests().zip(Self::ids(self.requests())) {
             command

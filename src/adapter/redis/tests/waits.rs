@@ -75,7 +75,7 @@ async fn redis_limiter_uses_its_share_while_every_reply_is_late() {
 
 #[tokio::test(start_paused = true)]
 async fn redis_limiter_resends_unreported_updates_when_a_request_waits() {
-    let fails = Arc::new(AtomicU32::new(2));
+    let fails = Arc::new(AtomicU32::new(0));
     let (limiter, queries) = scripted(limiter(), millis(1), {
         let fails = Arc::clone(&fails);
         move |query| match fails
@@ -85,6 +85,11 @@ async fn redis_limiter_resends_unreported_updates_when_a_request_waits() {
             Err(_) => grant_all(query),
         }
     });
+    take(&limiter, bounded(None)).await.unwrap();
+    queries.lock().unwrap().clear();
+    fails.store(2, Ordering::Relaxed);
+    // The clock of the scripted store starts with the reply.
+    time::sleep(millis(7)).await;
     limiter.resume();
     time::sleep(Duration::from_secs(60)).await;
     assert_eq!(queries.lock().unwrap().len(), 1, "without a waiter, the updates are not sent again");
@@ -93,7 +98,7 @@ async fn redis_limiter_resends_unreported_updates_when_a_request_waits() {
     take(&limiter, bounded(None)).await.unwrap();
     // Each query states when the pause was lifted, so that the store keeps a newer one.
     let queries = queries.lock().unwrap();
-    assert!(queries.len() > 2 && queries.iter().all(|(_, query)| query.updates.resumed_at == Some(0)));
+    assert!(queries.len() > 2 && queries.iter().all(|(_, query)| query.updates.resumed_at == Some(7_000)));
 }
 
 /// The query task already waits until 8 permits are available together. The request for these 8 permits must therefore
@@ -169,6 +174,37 @@ async fn reply_to_an_earlier_query_does_not_restore_a_pause_that_resume_has_lift
     assert_eq!(limiter.snapshot().paused_until, None);
     waiting.await.unwrap().unwrap();
     assert_eq!(queries.lock().unwrap().len(), 2);
+}
+
+/// Returns when the process has lifted the pause, and whether it has paused again, as each query reports it.
+fn reports(queries: &Log) -> Vec<(Option<i64>, bool)> {
+    let queries = queries.lock().unwrap();
+    queries.iter().map(|(_, query)| (query.updates.resumed_at, query.updates.pause_until > 0)).collect()
+}
+
+/// The store receives the pause later than the call of `resume`, so the time of this call would not lift it.
+#[tokio::test(start_paused = true)]
+async fn resume_lifts_each_pause_of_its_process_that_the_store_may_not_have_received() {
+    let (limiter, queries) = scripted(limiter(), millis(10), |_| Ok(reply(&[], 0)));
+    let pause = || limiter.pause_until(Instant::now() + Duration::from_secs(60));
+    pause();
+    yield_now().await;
+    limiter.resume();
+    limiter.resume();
+    time::sleep(millis(15)).await;
+    // The report of the earlier call is on the way.
+    limiter.resume();
+    time::sleep(millis(20)).await;
+    let latest = Some(i64::MAX);
+    assert_eq!(reports(&queries), [(None, true), (latest, false), (latest, false)]);
+
+    queries.lock().unwrap().clear();
+    pause();
+    time::sleep(millis(20)).await;
+    limiter.resume();
+    time::sleep(millis(20)).await;
+    // The clock of the scripted store starts with each reply.
+    assert_eq!(reports(&queries), [(None, true), (Some(10_000), false)]);
 }
 
 #[tokio::test(start_paused = true)]
