@@ -76,3 +76,28 @@ fn query_that_arrives_after_a_later_one_of_its_process_changes_no_requests_in_fl
     assert_eq!(admit(&mut store, 0, Flight { number: 3, ..flight("first", 1, 10) }), 0);
     assert_eq!(admit(&mut store, 1, flight("other", 0, 10)), 1);
 }
+
+/// Another program may have written the entry, or a process of an earlier version, whose entries are shorter.
+#[test]
+fn entry_of_an_unknown_format_counts_no_requests_and_is_deleted() {
+    let server = server();
+    let mut store = store(&server);
+    let now = store.now;
+    for (entry, requests) in [
+        (String::new(), 0),
+        ("text".to_owned(), 0),
+        (format!("1:{now}"), 0),
+        (format!("1:{now}:0:10000000:7 text"), 0),
+        (format!("1:{now}:0"), 1),
+        (format!("1:{now}:0:10000000:7"), 1),
+    ] {
+        redis::cmd("HSET").arg("{a}:flight").arg("other").arg(&entry).exec(&mut store.connection).unwrap();
+        for (wait, requests) in [(9, requests), (1, 0)] {
+            store.now += wait * SECOND;
+            assert_eq!(admit(&mut store, 2, flight("first", 0, 10)), 2 - requests, "{entry}, {wait}");
+            let is_kept = redis::cmd("HEXISTS").arg("{a}:flight").arg("other").query(&mut store.connection);
+            assert_eq!(is_kept, Ok(requests > 0), "{entry}");
+        }
+        store.now = now;
+    }
+}

@@ -172,26 +172,30 @@ end
 
 -- The requests in flight of the other processes. The entry of a process has its number of requests, the time of its
 -- last query, the time since which it waits for its next request, or zero, its `expiry`, and the number of its last
--- query. Without a query, its requests expire after this expiry, and its turn after a second.
+-- query. Without a query, its requests expire after this expiry, and its turn after a second. The entries of earlier
+-- versions lack the last two numbers. An entry of any other format has no requests, and is deleted.
 local turn = 1000000
 local others, earlier, since = 0, 0, 0
 local waiting = {}
 if flight.max > 0 then
   local all = redis.call('HGETALL', flight.key)
   for i = 1, #all, 2 do
-    local requests, last, from, expiry, number = string.match(all[i + 1], '(%d+):(%d+):(%d+):(%d+):(%d+)')
-    last, from = tonumber(last), tonumber(from)
+    local format = '^(%d+):(%d+):(%d+):?(%d*):?(%d*)$'
+    local requests, last, from, expiry, number = string.match(all[i + 1], format)
+    requests, last, from = tonumber(requests) or 0, tonumber(last) or 0, tonumber(from) or 0
+    expiry, number = tonumber(expiry) or flight.expiry, tonumber(number) or 0
     if reset then
       last, from = now, from > 0 and now or 0
-      redis.call('HSET', flight.key, all[i], table.concat({requests, whole(last), whole(from), expiry, number}, ':'))
+      local entry = {whole(requests), whole(last), whole(from), whole(expiry), whole(number)}
+      redis.call('HSET', flight.key, all[i], table.concat(entry, ':'))
     end
     if last + turn <= now then from = 0 end
     if all[i] == flight.id then
-      flight.found, flight.outdated, since = true, tonumber(number) > flight.number, from
-    elseif last + tonumber(expiry) <= now then
+      flight.found, flight.outdated, since = true, number > flight.number, from
+    elseif last + expiry <= now then
       redis.call('HDEL', flight.key, all[i])
     else
-      others = others + tonumber(requests)
+      others = others + requests
       if from > 0 then table.insert(waiting, from) end
     end
   end
