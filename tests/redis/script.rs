@@ -33,6 +33,8 @@ pub(super) struct Question<'a> {
     pub(super) units: &'a [[u64; 6]],
     /// A returned amount, and the time since which it counted.
     pub(super) returned: Option<(u64, u64)>,
+    /// Whether the connection is new.
+    pub(super) fresh: bool,
     /// The permits that the process has used from its share.
     pub(super) booked: i64,
     /// The length of a pause, and when the process has lifted an earlier one.
@@ -76,7 +78,8 @@ impl Script {
     }
 
     pub(super) fn reply(&mut self, question: &Question<'_>) -> Reply {
-        let Question { count, cost, quotas, units, returned, booked, pause, resumed, flight } = question;
+        let Question { count, cost, quotas, units, returned, fresh, booked, pause, resumed, flight } =
+            question;
         let mut command = redis::cmd("EVAL");
         command.arg(&self.text).arg(1 + quotas.len() + usize::from(flight.is_some())).arg("{a}");
         for number in 0..quotas.len() {
@@ -85,7 +88,7 @@ impl Script {
         command.arg(flight.map(|_| "{a}:flight"));
         command.arg(&[self.now, *count, *cost, self.horizon]);
         // These arguments describe a process that has been connected for a long time and has nothing else to report.
-        command.arg(&[0, 0, 0, -1, *booked, 0, 0, 1_000_000_000]).arg(pause);
+        command.arg(&[i64::from(*fresh), 0, 0, -1, *booked, 0, 0, 1_000_000_000]).arg(pause);
         command.arg(resumed.unwrap_or(-1)).arg(quotas.len());
         for (number, quota) in quotas.iter().enumerate() {
             command.arg(quota).arg(format!("id{number}"));
@@ -326,5 +329,25 @@ fn pause_is_lifted_only_by_a_process_that_did_so_after_its_last_report() {
         script.query(&Question { cost: 1, quotas, resumed: Some(resumed_at), ..Question::default() });
         let (grants, _) = script.query(&Question { count: 1, cost: 1, quotas, ..Question::default() });
         assert_eq!(grants.len(), granted, "{resumed}");
+    }
+}
+
+/// The process with shorter windows queries first after the restart, and its own quota counts as spent.
+#[test]
+fn restart_is_detected_for_each_quota_that_the_store_does_not_know() {
+    let server = server();
+    let (short, long) = ([10, 10, 600_000_001, 0], [10, 10, 3_600_000_001, 0]);
+    for (quotas, units) in [(&[short, long][..], &[][..]), (&[short], &[[10, 3_600_000_001, 10, 0, 1, 0]])] {
+        // The server has run for a few seconds.
+        let mut script = Script::new(&server, 0);
+        script.query(&Question { cost: 1, quotas: &[short], fresh: true, ..Question::default() });
+        script.now += 1_000_000;
+        let question = Question { count: 1, cost: 1, quotas, units, fresh: true, ..Question::default() };
+        script.query(&question);
+        script.now += 610_000_000;
+        let question = Question { fresh: false, ..question };
+        assert_eq!(script.query(&question).0, [], "{quotas:?} {units:?}");
+        script.now += 3_000_000_000;
+        assert_eq!(script.query(&question).0.len(), 1, "{quotas:?} {units:?}");
     }
 }

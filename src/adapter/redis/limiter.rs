@@ -129,7 +129,8 @@ use crate::{
 /// - If few processes send queries, a single failed query can delay all processes by a window. This window starts when
 ///   the process of the failed query returns to the server.
 /// - All processes must use the same quotas, margins, hold, share and limit of requests in flight, because each query
-///   applies the settings of its process. A token bucket and a sliding window of the same name do not share a quota.
+///   applies the settings of its process. With different quotas, a loss of the server's memory may go unnoticed. A token
+///   bucket and a sliding window of the same name do not share a quota.
 /// - A request for several permits or a large amount may wait long, or forever. This happens if they take longer than
 ///   100 ms to refill and other processes take them in smaller parts. Within its own process it keeps its position in
 ///   the queue.
@@ -182,8 +183,9 @@ impl RedisLimiter {
     /// rate of the service.
     ///
     /// `name` identifies the quota. It can be the API key, for example. All limiters with the same name and namespace
-    /// on one server share the quota. The server receives only a hash of the name. If processes configure different
-    /// quotas for one name, each process enforces its own.
+    /// on one server share the quota. The server receives only a hash of the name. All processes must use the same
+    /// quotas for a name. Otherwise each process enforces only its own, and a loss of the server's memory may go
+    /// unnoticed.
     ///
     /// The limiter connects to the server for its first query, not when it is created.
     ///

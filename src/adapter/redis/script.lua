@@ -217,15 +217,20 @@ for _, quota in ipairs(quotas) do
     quota.sum, lost = 0, now + horizon
   end
 end
+-- The loss that counts as spent at `spent` may have been detected for other quotas. Of a quota that the store does not
+-- know, no earlier loss counts yet.
+local covered = spent
+for i in ipairs(quotas) do covered = state[8 + 2 * i] and covered or 0 end
+for i in ipairs(units) do covered = state[9 + 2 * #quotas + i] and covered or 0 end
 if fresh or not born then
   local info = redis.pcall('INFO', 'server')
   local up = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
   local start = not born and now or 0
   if up then start = math.min(now, (math.floor(now / 1000000) - up + 1) * 1000000) end
-  if now - start < longest + holdoff and start > spent + 1100000 then lost = math.max(lost, start + holdoff) end
+  if now - start < longest + holdoff and start > covered + 1100000 then lost = math.max(lost, start + holdoff) end
 end
 if known.age >= 0 and known.age < longest + horizon and (born ~= known.born or granted < known.granted) then
-  if now - known.age > math.max(spent, lost) then lost = now + horizon end
+  if now - known.age > math.max(covered, lost) then lost = now + horizon end
 end
 -- The requests in flight of other processes are lost too. Each process reports them again before they would expire.
 if flight.max > 0 then
