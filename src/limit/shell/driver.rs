@@ -146,9 +146,11 @@ impl Future for Driver {
             state.core.advance(now);
             let wake = state.core.next_wake(now);
             let mut wakes = Wakes::default();
-            // A waiter whose store has no forecast fetches its permits each second, and when a server limit ends.
+            // A waiter whose store has no forecast fetches its permits each second, and when a server limit ends. If it
+            // was not polled since it was last woken, another one does.
             if let Some(ticket) = state.core.unserved(now).filter(|_| this.sleep.is_elapsed()) {
-                wakes.extend(state.waiting().wakers.take(ticket));
+                let wakers = &mut state.waiting().wakers;
+                wakes.extend(wakers.take(ticket).or_else(|| wakers.0.iter_mut().find_map(Option::take)));
             }
             let timers = &mut state.waiting().timers;
             match wake {

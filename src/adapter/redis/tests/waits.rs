@@ -241,7 +241,7 @@ impl Decide for FirstHangs {
 
 #[test]
 fn waiter_is_served_after_the_runtime_of_the_task_that_queries_the_store_has_ended() {
-    for settings in [limiter(), limiter().with_max_in_flight(5).unwrap()] {
+    for (settings, is_behind) in [(limiter(), true), (limiter().with_max_in_flight(5).unwrap(), false)] {
         let settings = settings.with_timeout(Duration::from_secs(3_600)).unwrap();
         let store = Box::new(FirstHangs(AtomicU32::new(0)));
         let limiter = RedisLimiter { inner: Inner::new(store, Arc::clone(&settings.inner.settings)) };
@@ -249,11 +249,17 @@ fn waiter_is_served_after_the_runtime_of_the_task_that_queries_the_store_has_end
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
         });
         let mut waiters = Vec::new();
+        // The first of the remaining waiters may be on a runtime that is not driven.
+        let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut absent = tokio_test::task::spawn(limiter.acquire_with(&bounded(None)));
         for runtime in &runtimes {
-            let own = limiter.clone();
+            let (own, queued) = (limiter.clone(), limiter.snapshot().queued);
             waiters.push(runtime.spawn(async move { take(&own, bounded(None)).await }));
-            while limiter.snapshot().queued < waiters.len() {
+            while limiter.snapshot().queued == queued {
                 std::thread::yield_now();
+            }
+            if is_behind && waiters.len() == 1 {
+                idle.block_on(async { tokio_test::assert_pending!(absent.poll()) });
             }
         }
         let [first, second] = runtimes;
