@@ -141,7 +141,9 @@ use crate::{
 /// - A request that waits needs a tokio runtime with time and I/O. If a runtime shuts down, its query is dropped, but
 ///   no permits are lost. A waiter of another runtime sends a new query within a second. Each waiter that is not polled
 ///   may delay this query by one more second. A runtime that exists but is not driven blocks the waiters that depend on
-///   its query. Each runtime that sends queries has a connection of its own.
+///   its query.
+/// - Each runtime that sends queries has a connection of its own. The limiter keeps the connections of the 64 runtimes
+///   that queried last. Another runtime connects again for its next query.
 /// - In Redis Cluster, queries follow redirections to the node that stores the slot. The limiter does not query
 ///   Sentinel for the master's address.
 /// - The limiter uses the server's clock. If a test pauses tokio's time, a query times out before its reply can arrive.
