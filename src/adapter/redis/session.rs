@@ -101,11 +101,13 @@ impl Session {
     /// Removes the updates that the store has received with a query. Newer updates remain.
     pub(super) fn reported(&mut self, Query { updates: sent, .. }: &Query) {
         self.updates.more = self.updates.more.minus(&sent.more);
+        // The process has lifted the pause since the query, so all other updates are newer than it.
+        if self.updates.resumes != sent.resumes {
+            return;
+        }
+        self.updates.resumed_at = None;
         if self.updates.pause_until <= sent.pause_until {
             self.updates.pause_until = 0;
-        }
-        if self.updates.resumes == sent.resumes {
-            self.updates.resumed_at = None;
         }
         self.updates.gates.retain(|gate| !sent.gates.contains(gate));
     }

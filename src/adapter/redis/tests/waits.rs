@@ -208,6 +208,18 @@ async fn resume_lifts_each_pause_of_its_process_that_the_store_may_not_have_rece
 }
 
 #[tokio::test(start_paused = true)]
+async fn pause_after_resume_is_reported_although_it_ends_before_the_pause_of_the_query_on_the_way() {
+    let (limiter, queries) = scripted(limiter(), millis(10), |_| Ok(reply(&[], 0)));
+    let pause = |seconds| limiter.pause_until(Instant::now() + Duration::from_secs(seconds));
+    pause(60);
+    yield_now().await;
+    limiter.resume();
+    pause(30);
+    time::sleep(millis(30)).await;
+    assert_eq!(reports(&queries), [(None, true), (Some(i64::MAX), true)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn late_reply_to_a_query_without_a_waiter_does_not_end_the_use_of_the_share() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, _) = scripted(shares, millis(120), grant_all);
