@@ -351,3 +351,18 @@ fn restart_is_detected_for_each_quota_that_the_store_does_not_know() {
         assert_eq!(script.query(&question).0.len(), 1, "{quotas:?} {units:?}");
     }
 }
+
+#[test]
+fn bucket_and_sliding_window_of_one_name_do_not_share_a_quota() {
+    let server = server();
+    let mut script = Script::new(&server, 0);
+    let quotas = [[10, 10, 1_000_001, 0], [10, 10, 1_000_001, 100_000_100]];
+    for quota in quotas {
+        script.query(&Question { cost: 1, quotas: &[quota], ..Question::default() });
+    }
+    script.now += 10_000_000;
+    for quota in quotas {
+        let question = Question { count: 10, cost: 1, quotas: &[quota], ..Question::default() };
+        assert_eq!(script.query(&question).0, [(script.now, 10)], "{quota:?}");
+    }
+}

@@ -81,7 +81,8 @@ end
 
 local names = {'born', 'granted', 'spent', 'heard', 'silence', 'pause', 'gates', 'closed', 'pause_at'}
 for i, quota in ipairs(quotas) do
-  names[8 + 2 * i], names[9 + 2 * i] = 'next:' .. quota.id, 'sum:' .. quota.id
+  quota.field = (quota.log and 'ends:' or 'next:') .. quota.id
+  names[8 + 2 * i], names[9 + 2 * i] = quota.field, 'sum:' .. quota.id
 end
 for _, other in ipairs(units) do table.insert(names, 'log:' .. other.id) end
 local state = redis.call('HMGET', KEYS[1], unpack(names))
@@ -482,7 +483,7 @@ for _, quota in ipairs(quotas) do
     if blocks > 0 then quota.next = now + math.ceil(quota.ahead / 1000) end
     lasts = math.max(lasts, quota.next - now + longest)
   end
-  table.insert(fields, 'next:' .. quota.id)
+  table.insert(fields, quota.field)
   table.insert(fields, whole(quota.next))
 end
 local amounts = {}
