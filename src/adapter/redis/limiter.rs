@@ -249,8 +249,9 @@ impl RedisLimiter {
 
     /// Lifts the pause in this process and in the store. Also discards the remaining permits that the service reported.
     /// Other processes that have learned of the pause still wait for its end. A pause that another process has reported
-    /// since this call remains, even if this call reaches the store later. This does not hold if the store has not yet
-    /// confirmed a pause of this process, or has not replied to any query of it.
+    /// since this call remains, even if this call reaches the store later. If the store has not yet confirmed a pause of
+    /// this process, only a pause that was reported at least 10 s later remains, and none if the store has not replied
+    /// to any query of this process.
     pub fn resume(&self) {
         self.inner.resume();
     }

@@ -247,7 +247,7 @@ if back and silence > spent and now - silence < holdoff then
 end
 born = born or now
 if lost > 0 then
-  spent = lost
+  spent = math.max(spent, lost)
   for _, quota in ipairs(quotas) do empty(quota, lost) end
 end
 for i, other in ipairs(units) do

@@ -37,6 +37,9 @@ pub(super) struct Session {
     pub(super) offset: i64,
 }
 
+/// The store receives a query at most this long after it was sent, in µs.
+const REPORTED_WITHIN: i64 = 10_000_000;
+
 impl Session {
     /// Returns amounts that a request took at `used_at`, at most `hold` after the store counts them.
     pub(super) fn give_back(&mut self, used_at: u64, amounts: Amounts, hold: u64) {
@@ -51,8 +54,11 @@ impl Session {
     /// Records for the store that the process has lifted the pause.
     pub(super) fn resume(&mut self, now: u64) {
         // The store may receive an unreported pause of this process later than this call, which lifts it too.
-        let is_reported = self.known.is_some() && self.updates.pause_until <= now;
-        let resumed_at = Some(if is_reported { self.store_time(now) } else { i64::MAX });
+        let resumed_at = Some(match self.known {
+            Some(_) if self.updates.pause_until <= now => self.store_time(now),
+            Some(_) => self.store_time(now).saturating_add(REPORTED_WITHIN),
+            None => i64::MAX,
+        });
         let updates = &mut self.updates;
         updates.resumed_at = updates.resumed_at.max(resumed_at);
         updates.resumes = updates.resumes.wrapping_add(1);

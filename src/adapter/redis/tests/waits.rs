@@ -205,6 +205,14 @@ async fn resume_lifts_each_pause_of_its_process_that_the_store_may_not_have_rece
     time::sleep(millis(20)).await;
     // The clock of the scripted store starts with each reply.
     assert_eq!(reports(&queries), [(None, true), (Some(10_000), false)]);
+
+    queries.lock().unwrap().clear();
+    pause();
+    yield_now().await;
+    limiter.resume();
+    time::sleep(millis(40)).await;
+    // A pause that another process reports 10 s later remains, even if this report is delayed for longer.
+    assert_eq!(reports(&queries), [(None, true), (Some(10_010_000), false)]);
 }
 
 #[tokio::test(start_paused = true)]
