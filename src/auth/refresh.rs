@@ -159,6 +159,9 @@ impl Refresher {
     /// Joins the running refresh, or starts one, immediately or in its task. Returns an error during the backoff after a
     /// failure.
     fn join(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant, immediately: bool) -> Lease {
+        if let Some(run) = state.running.as_mut().filter(|run| run.is_polled) {
+            run.lost_at = run.lost_at.max(clock::after(now, Self::LOST_AFTER));
+        }
         if let Some(run) = state.running.as_ref().filter(|run| now < run.lost_at && !run.is_dropped()) {
             return Err(Refresh { run: run.clone(), lost: None, refresher: Arc::clone(self) });
         }
@@ -171,7 +174,7 @@ impl Refresher {
             runtime => runtime,
         };
         let (sender, done) = oneshot::channel();
-        let started = Run { done: done.shared(), lost_at: self.lost_at(now) };
+        let started = Run { done: done.shared(), lost_at: self.lost_at(now), is_polled: false };
         state.running = Some(started.clone());
         state.outdated = false;
         drop(state);
@@ -204,11 +207,14 @@ impl Refresher {
             let mut fetch = pin!(self.fetch(started));
             let fetched = poll_fn(|cx| {
                 let is_late = clock::now() >= lost_at;
+                if let Some(run) = self.lock().running_mut(&done) {
+                    run.is_polled = true;
+                }
                 let fetched = fetch.as_mut().poll(cx);
                 // A refresh whose provider blocks the thread is not lost.
                 lost_at = lost_at.max(clock::after(clock::now(), Self::LOST_AFTER));
                 if let Some(run) = self.lock().running_mut(&done) {
-                    run.lost_at = lost_at;
+                    (run.lost_at, run.is_polled) = (lost_at, false);
                 }
                 fetched.map(|fetched| (fetched, is_late))
             });

@@ -287,8 +287,14 @@ impl<B: RequestBody> Drop for Lease<B> {
                     self.suspect(&connection, since);
                 }
                 match self.upload.take() {
-                    // The server does not want the rest of the body, or the caller does not want the response.
-                    Some(upload) if self.is_error || !is_complete => upload.cancel(),
+                    // The server does not want the rest of the body, or the caller does not want the response. Flow
+                    // control may block the rest, which then blocks the bodies of other requests.
+                    Some(upload) if self.is_error || !is_complete => {
+                        if Arc::strong_count(&upload) > 1 {
+                            connection.retire();
+                        }
+                        upload.cancel();
+                    }
                     Some(_) => {}
                     None => self.host.end_stream(&connection),
                 }

@@ -42,8 +42,9 @@ impl Upload {
         Arc::new(Upload { is_cancelled: AtomicBool::new(false), reader: AtomicWaker::new(), _stream: stream })
     }
 
-    /// Lets the body fail, so that hyper resets the stream. hyper does not poll the body while the server's flow control
-    /// blocks it. The stream then stays in use until the server reads the body or resets the stream.
+    /// Lets the body fail, so that hyper resets the stream with the reason of the error. hyper does not poll the body
+    /// while the server's flow control blocks it. The stream then stays in use until the server reads the body or resets
+    /// the stream.
     pub(super) fn cancel(&self) {
         self.is_cancelled.store(true, SeqCst);
         self.reader.wake();
@@ -67,7 +68,7 @@ impl<B: RequestBody> HttpBody for UploadBody<B> {
         if let Some(upload) = &self.upload {
             upload.reader.register(cx.waker());
             if upload.is_cancelled.load(SeqCst) {
-                return Poll::Ready(Some(Err("the response was dropped, or is an error".into())));
+                return Poll::Ready(Some(Err(h2::Error::from(h2::Reason::CANCEL).into())));
             }
         }
         Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)

@@ -1,6 +1,8 @@
 //! Tests of key refreshes in runtimes that shut down, are not driven or are blocked by the key provider. Nothing polls
 //! the tasks and timers of a runtime that is not driven.
 
+use std::sync::OnceLock;
+
 use tokio::{
     task::yield_now,
     time::{advance, sleep, timeout},
@@ -171,6 +173,25 @@ async fn provider_that_blocks_its_thread_longer_than_the_timeout_fails_once() {
     let error = timeout(secs(60), keys.current()).await.expect("the refresh ends").unwrap_err();
     assert!(error.to_string().contains("gave no key within 10s"), "{error}");
     assert_eq!((error.retry_in().is_some(), fetches.count()), (true, 1), "a backoff begins");
+}
+
+/// As on another thread, a second request asks for the key while the provider blocks the thread of the refresh.
+#[tokio::test(start_paused = true)]
+async fn key_refresh_is_not_replaced_while_its_provider_blocks_a_thread() {
+    let fetches = FetchCount(Arc::default());
+    let (counter, shared) = (fetches.clone(), Arc::new(OnceLock::<KeySource>::new()));
+    let waiting = Arc::clone(&shared);
+    let keys = KeySource::from(RefreshingKey::new(move || {
+        let other = waiting.get().cloned().filter(|_| counter.0.fetch_add(1, Ordering::Relaxed) == 0);
+        async move {
+            assert!(advance(secs(12)).now_or_never().is_none());
+            assert!(other.is_none_or(|keys| keys.current().now_or_never().is_none()));
+            Ok::<_, BoxError>(FreshKey::new(key()))
+        }
+    }));
+    shared.get_or_init(|| keys.clone());
+    keys.current().await.unwrap();
+    assert_eq!(fetches.count(), 1);
 }
 
 /// The refresh has 10 s from the first poll of its task, which is late because the thread is busy.

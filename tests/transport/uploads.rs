@@ -205,7 +205,7 @@ async fn http2_upload_ends_with_an_early_error_response() {
     assert_eq!(within(reports.recv()).await.unwrap(), None);
     within(parts.closed()).await;
     assert_eq!(within(text(client.get("/next"))).await, "stored");
-    assert_eq!((server.paths(), server.connections()), (vec!["/file".into(), "/next".into()], 1));
+    assert_eq!((server.paths(), server.connections()), (vec!["/file".into(), "/next".into()], 2));
 }
 
 /// The server reads 4 MB each second. The buffers of the connection hold less than the server reads in 3 s.

@@ -19,6 +19,8 @@ pub(super) struct Run {
     pub(super) done: Done,
     /// When the refresh is lost, because its runtime is not driven. Each poll of the refresh may delay this time.
     pub(super) lost_at: Instant,
+    /// Whether a thread polls the refresh now. It is not lost then, even if its provider blocks the thread.
+    pub(super) is_polled: bool,
 }
 
 impl Run {
