@@ -139,16 +139,7 @@ async fn provider_backs_off_after_failed_refreshes_while_the_old_key_is_valid() 
 
 #[tokio::test(start_paused = true)]
 async fn key_error_of_a_provider_is_passed_on_and_its_delay_is_kept() {
-    let (vault, fetches) = key_provider(Duration::ZERO, &[Fetch::Fails, Fetch::Expiring(60)]);
-    let minute = ExponentialBackoff::new(secs(60), secs(60)).unwrap().with_jitter(Jitter::none());
-    let vault = KeySource::from(vault.with_backoff(minute));
-    let calls = FetchCount(Arc::default());
-    let counter = calls.clone();
-    let keys = KeySource::from(RefreshingKey::new(move || {
-        counter.0.fetch_add(1, Ordering::Relaxed);
-        let vault = vault.clone();
-        async move { vault.current().await.map(FreshKey::new) }
-    }));
+    let (keys, calls, fetches) = keys_of_vault(Duration::ZERO, &[Fetch::Fails, Fetch::Expiring(60)]);
     let error = keys.current().await.unwrap_err();
     assert_eq!(error.to_string(), "the key provider failed, next attempt in 60s");
     assert_eq!(error.source().unwrap().to_string(), "the vault is unavailable");

@@ -212,19 +212,7 @@ async fn key_refresh_whose_first_poll_is_late_is_not_replaced() {
 
 #[test]
 fn delay_that_a_provider_requests_is_kept_if_its_runtime_was_idle() {
-    let (vault, fetches) = key_provider(Duration::ZERO, &[Fetch::Fails]);
-    let minute = ExponentialBackoff::new(secs(60), secs(60)).unwrap().with_jitter(Jitter::none());
-    let vault = KeySource::from(vault.with_backoff(minute));
-    let calls = FetchCount(Arc::default());
-    let counter = calls.clone();
-    let keys = KeySource::from(RefreshingKey::new(move || {
-        counter.0.fetch_add(1, Ordering::Relaxed);
-        let vault = vault.clone();
-        async move {
-            sleep(millis(1)).await;
-            vault.current().await.map(FreshKey::new)
-        }
-    }));
+    let (keys, calls, fetches) = keys_of_vault(millis(1), &[Fetch::Fails]);
     let runtime = paused_runtime();
     let waiter = waiters(&runtime, &keys, 1).remove(0);
     runtime.block_on(async {

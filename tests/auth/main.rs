@@ -132,6 +132,25 @@ fn key_provider(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, 
     (RefreshingKey::new(provider).with_backoff(backoff), fetches)
 }
 
+/// Creates a source whose provider takes `latency`, and then reads the key of a vault, which has a backoff of a minute.
+/// Returns the calls of the provider and the fetches of the vault.
+fn keys_of_vault(latency: Duration, script: &'static [Fetch]) -> (KeySource, FetchCount, FetchCount) {
+    let (vault, fetches) = key_provider(Duration::ZERO, script);
+    let minute = ExponentialBackoff::new(secs(60), secs(60)).unwrap().with_jitter(Jitter::none());
+    let vault = KeySource::from(vault.with_backoff(minute));
+    let calls = FetchCount(Arc::default());
+    let counter = calls.clone();
+    let keys = RefreshingKey::new(move || {
+        counter.0.fetch_add(1, Ordering::Relaxed);
+        let vault = vault.clone();
+        async move {
+            tokio::time::sleep(latency).await;
+            vault.current().await.map(FreshKey::new)
+        }
+    });
+    (keys.into(), calls, fetches)
+}
+
 fn layer(keys: impl Into<KeySource>) -> AuthLayer {
     AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap()
 }
