@@ -44,17 +44,29 @@ const TIMED: u8 = 2;
 const EXPIRED: u8 = 3;
 const SEVERAL: u8 = 4;
 
-// The values of `phase`. Any other value is the time of `Phase::Sent` in nanoseconds, plus `SENT`.
+// The values of `phase`. Before the request is sent, the lowest two bits are one of these states, and the bits above
+// them the number of the watched attempt.
+const STATE: u64 = 3;
 const UNKNOWN: u64 = 0;
 const CONNECTING: u64 = 1;
 const WAITING: u64 = 2;
-const SENT: u64 = 3;
+/// It was stated that the request was not sent, so the transport must not send it.
+const ABANDONED: u64 = 3;
+/// Set once the request was sent. The lower bits are then the time of `Phase::Sent` in nanoseconds.
+const SENT: u64 = 1 << 63;
+/// Set once two requests of the attempt were sent, as by a layer that follows redirects.
+const SENT_AGAIN: u64 = 1 << 62;
+
+fn numbered(attempt: u32, state: u64) -> u64 {
+    u64::from(attempt) << 2 | state
+}
 
 impl Shared {
     /// Forgets the phase of the attempt before, because the next attempt may end before it is watched.
     pub(super) fn reset_phase(&self) {
         if self.watch.load(Ordering::Acquire) == IDLE {
-            self.phase.store(UNKNOWN, Ordering::Release);
+            let attempt = self.watched.load(Ordering::Acquire);
+            self.phase.store(numbered(attempt, UNKNOWN), Ordering::Release);
         }
     }
 
@@ -68,10 +80,14 @@ impl Shared {
 impl CallContext {
     /// Begins to watch the phase of an attempt.
     pub(crate) fn begin_watch(&self) {
-        let Shared { watch, phase, .. } = &*self.0.shared;
-        match watch.compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => phase.store(UNKNOWN, Ordering::Release),
-            Err(_) => watch.store(SEVERAL, Ordering::Release),
+        let Shared { watch, watched, phase, .. } = &*self.0.shared;
+        let first = watch.compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err() {
+            watch.store(SEVERAL, Ordering::Release);
+        }
+        let attempt = watched.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        if first.is_ok() {
+            phase.store(numbered(attempt, UNKNOWN), Ordering::Release);
         }
     }
 
@@ -112,9 +128,32 @@ impl CallContext {
         self.0.shared.watch.load(Ordering::Acquire) == EXPIRED
     }
 
-    /// Returns whether the latest attempt waits for a connection or a stream, so that its request was not sent.
-    pub(crate) fn is_unsent(&self) -> bool {
+    /// Returns whether the latest attempt waits for a connection or a stream. Another task may send its request at any
+    /// time: see [`abandon`](Self::abandon).
+    fn is_unsent(&self) -> bool {
         matches!(self.phase(), Phase::Connecting | Phase::Waiting)
+    }
+
+    /// If the latest attempt waits for a connection or a stream, forbids the transport to send its request, and returns
+    /// `true`. Whoever states that the request was not sent must call this, because the transport may run in a task of
+    /// its own and outlive the attempt.
+    pub(crate) fn abandon(&self) -> bool {
+        let Shared { watch, phase, .. } = &*self.0.shared;
+        let abandon = |phase| {
+            let waits = phase & SENT == 0 && phase & STATE != UNKNOWN;
+            (waits && watch.load(Ordering::Acquire) != SEVERAL).then_some(phase | ABANDONED)
+        };
+        let is_abandoned = phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, abandon).is_ok();
+        if is_abandoned {
+            // The transport must not wait for a permit either.
+            let renewal = self.0.shared.state().renewal.take();
+            if let Some(Renewal::Wanted(_, transport) | Renewal::Checking(transport)) =
+                renewal.map(|renewal| *renewal)
+            {
+                transport.wake();
+            }
+        }
+        is_abandoned
     }
 
     /// Returns the phase of the latest attempt.
@@ -122,40 +161,63 @@ impl CallContext {
         let Shared { watch, phase, .. } = &*self.0.shared;
         // Reads the phase first: if another attempt has changed it, `watch` is already `SEVERAL`.
         let phase = phase.load(Ordering::Acquire);
-        match phase {
+        match phase & STATE {
             _ if watch.load(Ordering::Acquire) == SEVERAL => Phase::Unknown,
-            UNKNOWN => Phase::Unknown,
+            _ if phase & SENT != 0 => Phase::Sent(Duration::from_nanos(phase & !(SENT | SENT_AGAIN))),
             CONNECTING => Phase::Connecting,
             WAITING => Phase::Waiting,
-            sent => Phase::Sent(Duration::from_nanos(sent - SENT)),
+            _ => Phase::Unknown,
+        }
+    }
+}
+
+/// The methods of the transport. `attempt` is the number of the attempt when the transport took the request.
+#[cfg(any(feature = "client", test))]
+impl CallContext {
+    /// Returns the number of the latest attempt that a timeout watches.
+    pub(crate) fn watched_attempt(&self) -> u32 {
+        self.0.shared.watched.load(Ordering::Acquire)
+    }
+
+    /// Records that the request waits: for a new connection, or for one that other requests use.
+    pub(crate) fn wait(&self, is_new: bool) {
+        let state = if is_new { CONNECTING } else { WAITING };
+        let wait =
+            |phase| (phase & SENT == 0 && phase & STATE != ABANDONED).then_some(phase & !STATE | state);
+        let _ = self.0.shared.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, wait);
+    }
+
+    /// Records that the request is handed to a connection. Returns `false` if the attempt was abandoned or has been
+    /// followed by another one: the request must then not be sent.
+    pub(crate) fn send(&self, attempt: u32, now: Instant) -> bool {
+        let Shared { watch, watched, phase, .. } = &*self.0.shared;
+        let since_start = nanos(now.saturating_duration_since(self.started())) & !(SENT | SENT_AGAIN);
+        let abandoned = numbered(attempt, ABANDONED);
+        let send = |phase| match phase {
+            _ if phase == abandoned => None,
+            _ if phase & SENT != 0 => {
+                (watched.load(Ordering::Acquire) == attempt).then_some(phase | SENT_AGAIN)
+            }
+            _ => (phase | STATE == abandoned).then_some(SENT | since_start),
+        };
+        match phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, send) {
+            Ok(_) => true,
+            Err(phase) => phase != abandoned && watch.load(Ordering::Acquire) == SEVERAL,
         }
     }
 
-    /// Records the phase of the running attempt.
-    #[cfg(any(feature = "client", test))]
-    pub(crate) fn enter(&self, phase: Phase) {
-        let next = match phase {
-            Phase::Unknown => UNKNOWN,
-            Phase::Connecting => CONNECTING,
-            Phase::Waiting => WAITING,
-            Phase::Sent(since_start) => nanos(since_start).saturating_add(SENT),
-        };
-        let change = |phase| (phase < SENT).then_some(next);
-        let _ = self.0.shared.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
-    }
-
-    /// Records that the request was handed to a connection.
-    #[cfg(feature = "client")]
-    pub(crate) fn sent(&self, now: Instant) {
-        self.enter(Phase::Sent(now.saturating_duration_since(self.started())));
-    }
-
     /// Records that the connection has returned the request without beginning to send it.
-    #[cfg(feature = "client")]
-    pub(crate) fn returned(&self) {
-        self.0.shared.phase.store(WAITING, Ordering::Release);
+    pub(crate) fn returned(&self, attempt: u32) {
+        let Shared { watched, phase, .. } = &*self.0.shared;
+        let returned = |phase| {
+            let is_only = phase & SENT != 0 && phase & SENT_AGAIN == 0;
+            (is_only && watched.load(Ordering::Acquire) == attempt).then_some(numbered(attempt, WAITING))
+        };
+        let _ = phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, returned);
     }
+}
 
+impl CallContext {
     /// Records that an attempt took a frame of the request's body, or reached its end.
     pub(crate) fn body_advanced(&self) {
         self.0.shared.body_progress.store(nanos(self.started().elapsed()), Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub(super) earliest_deadline: EarliestDeadline,
     /// How the attempt timeout watches the running attempt.
     pub(super) watch: AtomicU8,
+    /// The number of attempts that the attempt timeout has watched.
+    pub(super) watched: AtomicU32,
     /// The transport's progress with the running attempt.
     pub(super) phase: AtomicU64,
     /// When an attempt last took a frame of the request's body, or when a response body began to stall, in nanoseconds
@@ -117,6 +119,7 @@ impl Shared {
             started: clock::now(),
             earliest_deadline: EarliestDeadline::default(),
             watch: AtomicU8::default(),
+            watched: AtomicU32::default(),
             phase: AtomicU64::default(),
             body_progress: AtomicU64::default(),
             has_info_spans: AtomicBool::new(false),

@@ -35,9 +35,10 @@ pin_project! {
     impl<S: Service<Request<B>>, L, B> PinnedDrop for ResponseFuture<S, L, B> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            if let StateProj::Calling { permit: Some(permit), .. } = this.state.project() {
-                if this.call.as_ref().is_some_and(CallContext::is_unsent) {
-                    mark_unsent(permit);
+            if let StateProj::Calling { permit, renewal, .. } = this.state.project() {
+                let is_running = permit.is_some() || renewal.is_some();
+                if is_running && this.call.as_ref().is_some_and(CallContext::abandon) {
+                    permit.iter_mut().for_each(mark_unsent);
                 }
             }
         }

@@ -191,7 +191,7 @@ impl Attempt {
 
     fn timed_out(&self) -> Error {
         let limit = self.layer.limit;
-        match self.call.as_ref().is_some_and(CallContext::is_unsent) {
+        match self.call.as_ref().is_some_and(CallContext::abandon) {
             true => Error::not_connected_within(limit),
             false => Error::new(ErrorKind::AttemptTimeout, Some(limit), None),
         }

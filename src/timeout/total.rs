@@ -191,5 +191,5 @@ pub(super) fn deadline_exceeded(call: &CallContext, deadline: Instant) -> Error 
     call.end(StopReason::Deadline);
     let limit = deadline.saturating_duration_since(call.started());
     let error = Error::new(ErrorKind::Deadline, Some(limit), None);
-    if call.is_unsent() { error.not_sent() } else { error }
+    if call.abandon() { error.not_sent() } else { error }
 }

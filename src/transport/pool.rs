@@ -24,7 +24,7 @@ use super::{
     origin::Target,
 };
 use crate::{
-    call::{CallContext, Phase},
+    call::CallContext,
     clock::{self, Instant},
     error::{ConnectError, ConnectPhase},
 };
@@ -84,9 +84,9 @@ impl<B: RequestBody> Host<B> {
         }
         let (grant, granted) = oneshot::channel();
         state.waiters.push_back(Waiter { grant, call: call.cloned(), runtime: Handle::current() });
-        enter(call, Phase::Connecting);
+        wait(call, true);
         if !self.open(state) {
-            enter(call, Phase::Waiting);
+            wait(call, false);
         }
         Lookup::Wait(granted)
     }
@@ -184,7 +184,7 @@ impl<B: RequestBody> Host<B> {
                 state.serve(times);
                 // The others now wait for the streams of this connection.
                 for waiter in state.waiters.iter().filter(|waiter| !waiter.grant.is_closed()) {
-                    enter(waiter.call.as_ref(), Phase::Waiting);
+                    wait(waiter.call.as_ref(), false);
                 }
             }
             Err(error) => match state.is_http2 {
@@ -231,9 +231,9 @@ impl<B: RequestBody> Host<B> {
     }
 }
 
-fn enter(call: Option<&CallContext>, phase: Phase) {
+fn wait(call: Option<&CallContext>, is_new: bool) {
     if let Some(call) = call {
-        call.enter(phase);
+        call.wait(is_new);
     }
 }
 

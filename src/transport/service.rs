@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     body::{Body, ReplayBody},
-    call::{CallContext, Phase},
+    call::CallContext,
     clock::{self, Instant},
     error::{Error, take_once},
 };
@@ -170,6 +170,8 @@ pin_project! {
         // The error is `None` after it was returned.
         host: Result<Arc<Host<B>>, Option<Error>>,
         call: Option<CallContext>,
+        // The number of the attempt, for the call.
+        attempt: u32,
         // Hands a request to a connection.
         send: S,
         // Whether a new connection has returned the request.
@@ -198,9 +200,10 @@ where
 {
     fn new(host: Result<Arc<Host<B>>, Error>, request: Request<B>, send: S) -> Self {
         let call = request.extensions().get::<CallContext>().cloned();
+        let attempt = call.as_ref().map_or(0, CallContext::watched_attempt);
         let stage = Stage::Finding { request: Some(request), is_returned: false };
         let host = host.map_err(Some);
-        Self { host, call, send, returned_by_new: false, stage }
+        Self { host, call, attempt, send, returned_by_new: false, stage }
     }
 }
 
@@ -246,7 +249,7 @@ where
                     let granted = ready!(Pin::new(&mut *waiting).poll(cx));
                     if let Some(call) = call {
                         // The attempt timeout no longer counts the time as that of a connection.
-                        call.enter(Phase::Waiting);
+                        call.wait(false);
                     }
                     let (request, lease) = match granted {
                         Ok(lease) => (request.take(), Some(lease)),
@@ -285,7 +288,7 @@ where
                         return Poll::Ready(Err(Error::returned(error)));
                     }
                     if let Some(call) = call {
-                        call.returned();
+                        call.returned(*this.attempt);
                     }
                     this.stage.set(Stage::Finding { request: Some(returned), is_returned: true });
                     // The rate limit layer watches only a request that it has seen unsent and pending.
@@ -296,8 +299,8 @@ where
             if let Err(error) = host.target.write_head(&mut request, lease.is_http2()) {
                 return Poll::Ready(Err(error));
             }
-            if let Some(call) = call {
-                call.sent(now);
+            if call.is_some_and(|call| !call.send(*this.attempt, now)) {
+                return Poll::Ready(Err(Error::abandoned()));
             }
             // hyper reads extensions of other layers, but not the call.
             let has_others = request.extensions().len() > usize::from(call.is_some());

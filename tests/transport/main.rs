@@ -46,19 +46,20 @@ use http_body_util::{Empty, StreamBody};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, mpsc, oneshot},
     task::{JoinHandle, JoinSet},
     time::Instant,
 };
 use tower::{ServiceExt, service_fn};
 use tower_outbound::{
-    Client, Error, ErrorKind, ExponentialBackoff, Report,
+    Body, Client, Error, ErrorKind, ExponentialBackoff, Report,
+    body::ReplayBody,
     call::{Outcome, StopReason},
     client::Response,
     limit::LocalLimiter,
     retry::RetryLayer,
     stack::StackBuilder,
-    transport::TransportConfig,
+    transport::{Transport, TransportConfig},
 };
 
 use self::{

@@ -172,3 +172,74 @@ async fn attempt_timeout_begins_when_the_request_is_sent() {
     let response = within(client.post("/").body("{}")).await.unwrap();
     assert_eq!((attempts(&response), outcomes(response.report().unwrap())), (1, vec![OK]));
 }
+
+/// Each request continues in a task of its own after its call has dropped it, as below a layer that moves I/O to another
+/// runtime. No connection opens before the call of the service with the number `opens`.
+async fn call_in_tasks(
+    attempt: Duration,
+    deadline: Duration,
+    opens: usize,
+) -> (Result<Report, Error>, Vec<Option<Error>>, Server) {
+    let server = Server::with_statuses(server::Wire::Http1, [200]).await;
+    let (address, gate) = (server.address(), Arc::new(Semaphore::new(0)));
+    let opened = Arc::clone(&gate);
+    let connector = service_fn(move |_: http::Uri| {
+        let opened = Arc::clone(&opened);
+        async move {
+            opened.acquire().await.unwrap().forget();
+            TcpStream::connect(address).await
+        }
+    });
+    let transport: Transport = TransportConfig::new().build_with_connector(connector).unwrap();
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    let (calls, opened) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&gate));
+    let service = service_fn(move |request: Request<ReplayBody<Body>>| {
+        let (transport, ended) = (transport.clone(), ended.clone());
+        if calls.fetch_add(1, SeqCst) + 1 == opens {
+            opened.add_permits(9);
+        }
+        async move {
+            let (answer, answered) = oneshot::channel();
+            tokio::spawn(async move {
+                let error = match transport.oneshot(request).await {
+                    Ok(response) => {
+                        answer.send(response).err().map(|_| panic!("nobody waits for a response"))
+                    }
+                    Err(error) => Some(error),
+                };
+                ended.send(error).unwrap();
+            });
+            answered.await
+        }
+    });
+    let client = builder(&server.url()).with_attempt_timeout(attempt).client_with_service(service).unwrap();
+    let result = within(client.post("/").timeout(deadline)).await.map(|response| response.report().cloned().unwrap());
+    gate.add_permits(9);
+    drop(client);
+    let mut ended = Vec::new();
+    while let Some(error) = within(ends.recv()).await {
+        ended.push(error);
+    }
+    (result, ended, server)
+}
+
+#[tokio::test]
+async fn post_that_counts_as_not_sent_is_not_sent_later_by_another_task() {
+    for (attempt, deadline, kind, count) in [
+        (CONNECT_TIMEOUT, LONG, ErrorKind::ConnectTimeout, 3),
+        (LONG, CONNECT_TIMEOUT, ErrorKind::Deadline, 1),
+    ] {
+        let (result, ended, server) = call_in_tasks(attempt, deadline, usize::MAX).await;
+        assert_not_sent(&result.unwrap_err(), kind, count);
+        assert_eq!(ended.len(), count);
+        assert!(ended.iter().flatten().all(|error| !error.may_have_been_processed()), "{ended:?}");
+        assert_eq!((ended.iter().flatten().count(), server.requests()), (count, 0), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn retry_of_a_post_that_was_not_sent_is_the_only_request_although_the_first_attempt_has_a_task() {
+    let (result, ended, server) = call_in_tasks(CONNECT_TIMEOUT, LONG, 2).await;
+    assert_eq!(result.unwrap().attempt_count(), 2);
+    assert_eq!((ended.iter().flatten().count(), ended.len(), server.requests()), (1, 2, 1), "{ended:?}");
+}

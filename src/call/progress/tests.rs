@@ -9,14 +9,15 @@ fn call() -> CallContext {
 
 #[test]
 fn sent_is_the_last_phase_of_an_attempt() {
-    let (call, sent) = (call(), Phase::Sent(Duration::from_nanos(7)));
+    let (call, sent) = (call(), Duration::from_nanos(7));
     call.begin_watch();
-    for phase in [Phase::Connecting, Phase::Waiting, sent] {
-        call.enter(phase);
+    for (is_new, phase) in [(true, Phase::Connecting), (false, Phase::Waiting)] {
+        call.wait(is_new);
         assert_eq!(call.phase(), phase);
     }
-    call.enter(Phase::Connecting);
-    assert_eq!(call.phase(), sent);
+    assert!(call.send(1, call.started() + sent));
+    call.wait(true);
+    assert_eq!(call.phase(), Phase::Sent(sent));
 }
 
 #[test]
@@ -24,7 +25,7 @@ fn attempt_that_is_not_sent_reports_no_time_of_sending() {
     let (call, sent) = (call(), Duration::from_secs(1));
     call.start_attempt(call.started()).unwrap();
     call.begin_watch();
-    call.enter(Phase::Sent(sent));
+    assert!(call.send(1, call.started() + sent));
     call.end_watch();
     call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None, None);
     call.start_attempt(call.started()).unwrap();
@@ -39,14 +40,52 @@ fn phase_is_unknown_after_two_attempts_at_once() {
     let call = call();
     call.begin_watch();
     call.begin_watch();
-    call.enter(Phase::Connecting);
+    call.wait(true);
     call.end_watch();
     call.end_watch();
     assert_eq!(call.phase(), Phase::Unknown);
     call.begin_watch();
-    call.enter(Phase::Waiting);
+    call.wait(false);
     call.expire();
     assert_eq!((call.phase(), call.is_expired()), (Phase::Unknown, false));
+}
+
+#[test]
+fn request_of_an_abandoned_attempt_is_not_sent_although_another_attempt_follows() {
+    let call = call();
+    call.begin_watch();
+    assert!(!call.abandon(), "a client without phases may have sent the request");
+    call.wait(true);
+    assert!(call.abandon() && call.abandon());
+    call.wait(false);
+    assert!(!call.send(1, call.started()));
+    call.end_watch();
+    call.begin_watch();
+    assert!(!call.send(1, call.started()));
+    assert!(call.send(2, call.started()) && !call.abandon());
+    assert!(!call.send(1, call.started()), "the latest attempt was sent");
+}
+
+#[test]
+fn attempt_is_not_abandoned_if_only_one_of_its_requests_was_returned() {
+    let call = call();
+    call.begin_watch();
+    assert!(call.send(1, call.started()));
+    call.returned(1);
+    assert_eq!(call.phase(), Phase::Waiting);
+    assert!(call.send(1, call.started()) && call.send(1, call.started()));
+    call.returned(1);
+    assert!(!call.abandon());
+}
+
+#[test]
+fn requests_of_attempts_at_once_are_sent_and_not_abandoned() {
+    let call = call();
+    call.begin_watch();
+    call.wait(true);
+    call.begin_watch();
+    assert!(!call.abandon());
+    assert!(call.send(1, call.started()) && call.send(2, call.started()));
 }
 
 /// Returns a request that waits for its connection.
@@ -54,7 +93,7 @@ fn connecting() -> (Request<()>, CallContext, Context<'static>) {
     let mut request = Request::new(());
     let call = CallContext::of(request.extensions_mut());
     call.begin_watch();
-    call.enter(Phase::Connecting);
+    call.wait(true);
     (request, call, Context::from_waker(Waker::noop()))
 }
 

@@ -82,6 +82,11 @@ impl Error {
         error.inner.failed = Failed::Service(NOT_SENT);
         error
     }
+
+    /// Creates the error of a request that must not be sent, because its attempt has already failed as not sent.
+    pub(crate) fn abandoned() -> Self {
+        Self::from_service("the attempt ended before a connection was available").not_sent()
+    }
 }
 
 /// Returns why the service failed, and what the error proves about the delivery.
