@@ -133,7 +133,7 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.ready.poll(&self.layer.credential, cx));
-        self.inner.poll_ready(cx).map_err(Error::from_service)
+        self.inner.poll_ready(cx).map_err(Error::from_readiness)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {

@@ -54,7 +54,7 @@ use crate::{
 )]
 pub trait Sign: Send + Sync {
     /// Returns the maximum size in bytes of a body that the layer buffers for the signature. A request with a larger
-    /// body fails, and nothing is sent.
+    /// body or with trailers fails, and nothing is sent.
     ///
     /// Returns `None` by default. The body is then not buffered, and the signature does not depend on it.
     fn body_limit(&self) -> Option<usize> {
@@ -146,13 +146,20 @@ where
     let (buffered, body) = match sign.body_limit() {
         None => (None, body),
         Some(limit) => {
-            let buffered = Body::new(body).bytes_up_to(limit).await.map_err(|error| {
-                if error.is::<BodyTooLarge>() {
-                    auth_error(error).showing_source()
-                } else {
-                    Error::new(ErrorKind::Body, None, Some(error))
-                }
+            let failed = |error| Error::new(ErrorKind::Body, None, Some(error));
+            let exact = body.size_hint().exact();
+            let read = Body::new(body).read_up_to(limit).await;
+            let (buffered, had_trailers) = read.map_err(|error| match error.is::<BodyTooLarge>() {
+                true => auth_error(error).showing_source(),
+                false => failed(error),
             })?;
+            if exact.is_some_and(|exact| exact != buffered.len() as u64) {
+                return Err(failed("the length of the body differs from its size hint".into()));
+            }
+            if had_trailers {
+                let error = "a request whose body is signed cannot have trailers";
+                return Err(auth_error(error).showing_source());
+            }
             (Some(buffered.clone()), B::from(buffered))
         }
     };

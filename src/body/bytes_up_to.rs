@@ -33,14 +33,21 @@ impl Body {
     /// Returns [`BodyTooLarge`] if the body exceeds the limit. If the body reports a length above the limit, nothing is
     /// read. Returns the body's own error if the body fails.
     pub async fn bytes_up_to(mut self, limit: usize) -> Result<Bytes, BoxError> {
+        Ok(self.read_up_to(limit).await?.0)
+    }
+
+    /// Like [`bytes_up_to`](Self::bytes_up_to). Also returns whether the body had trailers.
+    pub(crate) async fn read_up_to(&mut self, limit: usize) -> Result<(Bytes, bool), BoxError> {
         let announced = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > limit {
             return Err(BodyTooLarge { limit }.into());
         }
         let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
-        let mut frames = 0;
+        let (mut frames, mut had_trailers) = (0, false);
         while let Some(frame) = self.frame().await {
-            if let Ok(data) = frame?.into_data() {
+            let frame = frame?;
+            had_trailers |= frame.is_trailers();
+            if let Ok(data) = frame.into_data() {
                 let held = first.len().max(whole.len());
                 if data.len() > limit.saturating_sub(held) {
                     return Err(BodyTooLarge { limit }.into());
@@ -60,7 +67,7 @@ impl Body {
                 tokio::task::yield_now().await;
             }
         }
-        Ok(if whole.is_empty() { first } else { whole.freeze() })
+        Ok((if whole.is_empty() { first } else { whole.freeze() }, had_trailers))
     }
 }
 

@@ -25,9 +25,12 @@
 //!
 //! # Notes
 //!
-//! Over HTTP/1, hyper stops reading a body of unknown length at the `content-length` that the caller has set, before
-//! the body reports its end. A recording of that length is treated as complete and can be replayed, unless the request
-//! has a `trailer` header.
+//! The length of a request's body is its `content-length`, otherwise its exact size hint. A body that is shorter, or
+//! has a chunk that exceeds the length, fails.
+//!
+//! Over HTTP/1, hyper stops reading a body at its length, before the body reports its end. A recording of that length
+//! is treated as complete and can be replayed, unless the request has a `trailer` header. Further chunks are not read,
+//! and are no error.
 
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;

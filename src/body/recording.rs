@@ -21,7 +21,10 @@ const SMALL: usize = 64;
 /// The body that all attempts of a call share.
 pub(super) struct Shared<B> {
     pub(super) limit: usize,
-    pub(super) announced: Option<u64>,
+    /// The `content-length` of the request.
+    pub(super) length: Option<u64>,
+    /// Whether trailers may follow the body.
+    pub(super) may_have_trailers: bool,
     /// Creates the body again. The body is then not recorded.
     pub(super) make: Option<MakeBody>,
     /// The call of the request, which records the progress of the body.
@@ -37,7 +40,7 @@ pub(super) enum Source<B> {
     Unread(Option<B>),
     /// An attempt has read the body completely.
     Whole(Recorded),
-    /// The body returned an error.
+    /// The body returned an error. This state is final.
     Failed,
 }
 
@@ -65,7 +68,10 @@ impl<B> Shared<B> {
     }
 
     pub(super) fn put(&self, source: Source<B>) {
-        let old = mem::replace(&mut *self.lock(), source);
+        let mut shared = self.lock();
+        // An earlier attempt may return its unread body after the body of a later attempt has failed.
+        let old = if matches!(*shared, Source::Failed) { source } else { mem::replace(&mut *shared, source) };
+        drop(shared);
         // Drops the old body outside the lock, because a custom body may run arbitrary code in its `Drop`.
         drop(old);
     }
@@ -118,11 +124,6 @@ impl Recording {
         if !self.small.is_empty() {
             self.recorded.rest.push_back(mem::take(&mut self.small).freeze());
         }
-    }
-
-    /// Returns the length of the recorded data.
-    pub(super) fn len(&self) -> u64 {
-        self.recorded.left
     }
 
     pub(super) fn finish(mut self) -> Recorded {

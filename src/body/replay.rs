@@ -14,7 +14,7 @@ use super::{
     body::{Body as AnyBody, take},
     recording::{Recorded, Recording, Shared, Source},
 };
-use crate::call::CallContext;
+use crate::{call::CallContext, error::BoxError};
 
 /// The maximum size of a part of a large chunk. hyper buffers up to about 400 KiB of a body, so smaller parts would not
 /// show the progress more precisely.
@@ -49,6 +49,8 @@ const PART: usize = 64 * 1024;
 /// # Notes
 ///
 /// - Polling a body returns `None` after its end or after an error.
+/// - A body whose length differs from its `content-length` or its exact size hint returns an error: see
+///   [the module](super#notes).
 /// - A recorded chunk that is part of a larger buffer keeps that buffer in memory until the call ends.
 /// - A body that an attempt has read only in part cannot be resent. A body of which nothing was read can be resent
 ///   regardless of its size, for example after a connect error.
@@ -70,16 +72,16 @@ pin_project! {
         number: u32,
     }
 
-    // Over HTTP/1, hyper stops reading the body at the announced length, before the body reports its end. A recording
-    // of that length is therefore treated as complete. Any other body that was read in part cannot be resent.
+    // Over HTTP/1, hyper stops reading the body at its length, before the body reports its end. A recording of that
+    // length is therefore treated as complete. Any other body that was read in part cannot be resent.
     impl<B> PinnedDrop for State<B> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             let Some(shared) = this.shared else { return };
             match this.content.project() {
                 ContentProj::Unread { source } if source.is_some() => shared.put(Source::Unread(source.take())),
-                ContentProj::Reading { recording, .. } => {
-                    if let Some(whole) = recording.take_if(|recording| Some(recording.len()) == shared.announced) {
+                ContentProj::Reading { left: Some(0), recording, .. } if !shared.may_have_trailers => {
+                    if let Some(whole) = recording.take() {
                         shared.put(Source::Whole(whole.finish()));
                     }
                 }
@@ -94,8 +96,9 @@ pin_project! {
     enum Content<B> {
         // Not pinned, so that it can move to the next attempt. `None` once the attempt has started to read it.
         Unread { source: Option<B> },
-        // `recording` is `None` if the body is not recorded, or exceeded the limit of the recording.
-        Reading { #[pin] source: B, recording: Option<Recording> },
+        // `left` is the rest of the body's length, if the length is known. `recording` is `None` if the body is not
+        // recorded, or exceeded the limit of the recording.
+        Reading { #[pin] source: B, left: Option<u64>, recording: Option<Recording> },
         Replaying { recorded: Recorded },
     }
 }
@@ -114,7 +117,7 @@ impl<B> ReplayBody<B> {
 
     /// Creates a body that is not recorded.
     pub fn new(body: B) -> Self {
-        Self::of(Content::Reading { source: body, recording: None }, None)
+        Self::of(Content::Unread { source: Some(body) }, None)
     }
 
     fn of(content: Content<B>, shared: Option<Arc<Shared<B>>>) -> Self {
@@ -127,12 +130,13 @@ impl<B: Body + 'static> ReplayBody<B> {
     /// Records `body` while it is sent, up to `limit` bytes of data and trailers. A body that can be created again is
     /// not recorded.
     ///
-    /// An empty body needs no recording and can always be resent. `announced` is the length of the body that the
-    /// request announces to the server. It is `None` if the length is unknown or trailers may follow the body.
+    /// An empty body needs no recording and can always be resent. `length` is the `content-length` of the request. A
+    /// body of another length fails. Without a `content-length`, the length is that of the body's size hint.
     pub(crate) fn record(
         mut body: B,
         limit: usize,
-        announced: Option<u64>,
+        length: Option<u64>,
+        may_have_trailers: bool,
         call: &CallContext,
     ) -> (Self, Replay<B>) {
         if body.is_end_stream() {
@@ -141,7 +145,7 @@ impl<B: Body + 'static> ReplayBody<B> {
         let make = (&mut body as &mut dyn Any).downcast_mut().and_then(AnyBody::take_make);
         let (call, source) = (call.clone(), Mutex::new(Source::Unread(None)));
         let bodies = AtomicU32::new(0);
-        let shared = Some(Arc::new(Shared { limit, announced, make, call, source, bodies }));
+        let shared = Some(Arc::new(Shared { limit, length, may_have_trailers, make, call, source, bodies }));
         (Self::of(Content::Unread { source: Some(body) }, shared.clone()), Replay { shared })
     }
 }
@@ -188,40 +192,48 @@ impl<B> Replay<B> {
     }
 }
 
-impl<B: Body> Content<B> {
+impl<B: Body<Error: Into<BoxError>>> Content<B> {
     /// Returns the next frame of a body that an attempt reads. `shared` is `None` for the body of an earlier attempt.
     fn poll(
         mut self: Pin<&mut Self>,
         shared: Option<&Shared<B>>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let ContentProj::Unread { source } = self.as_mut().project() {
             if let Some(source) = source.take() {
-                let recording = shared.and_then(|shared| shared.recording(&source.size_hint()));
-                self.set(Self::Reading { source, recording });
+                let hint = source.size_hint();
+                let recording = shared.and_then(|shared| shared.recording(&hint));
+                let left = shared.and_then(|shared| shared.length).or(hint.exact());
+                self.set(Self::Reading { source, left, recording });
             }
         }
-        let (mut source, recording) = match self.project() {
-            ContentProj::Reading { source, recording } => (source, recording),
+        let (mut source, left, recording) = match self.project() {
+            ContentProj::Reading { source, left, recording } => (source, left, recording),
             ContentProj::Replaying { recorded } => return Poll::Ready(recorded.next().map(Ok)),
             ContentProj::Unread { .. } => return Poll::Ready(None),
         };
         // `copy_to_bytes` does not copy if the data is `Bytes`.
         let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
-        let polled =
-            ready!(source.as_mut().poll_frame(cx)).map(|frame| frame.map(|frame| frame.map_data(bytes)));
-        let has_ended = match &polled {
+        let mut polled = ready!(source.as_mut().poll_frame(cx))
+            .map(|frame| frame.map(|frame| frame.map_data(bytes)).map_err(Into::into));
+        let (size, has_ended) = match &polled {
             Some(Ok(frame)) => {
-                recording.take_if(|recording| !recording.push(frame));
-                frame.is_trailers() || source.is_end_stream()
+                (frame.data_ref().map_or(0, Bytes::len), frame.is_trailers() || source.is_end_stream())
             }
-            Some(Err(_)) | None => true,
+            Some(Err(_)) | None => (0, true),
         };
+        if !matches!(polled, Some(Err(_))) {
+            polled = count(left, size, has_ended).err().map(Err).or(polled);
+        }
+        if let Some(Ok(frame)) = &polled {
+            recording.take_if(|recording| !recording.push(frame));
+        }
+        let has_failed = matches!(polled, Some(Err(_)));
         // The whole body can be resent even if only a part of its last chunk was sent.
-        if let Some(shared) = shared.filter(|_| has_ended) {
-            match (&polled, recording.take()) {
-                (Some(Err(_)), _) => shared.put(Source::Failed),
-                (_, Some(recording)) => shared.put(Source::Whole(recording.finish())),
+        if has_ended || has_failed {
+            match (shared, recording.take()) {
+                (Some(shared), _) if has_failed => shared.put(Source::Failed),
+                (Some(shared), Some(recording)) => shared.put(Source::Whole(recording.finish())),
                 _ => {}
             }
         }
@@ -237,14 +249,25 @@ impl<B: Body> Content<B> {
     }
 }
 
-impl<B: Body> Body for ReplayBody<B> {
+/// Subtracts the size of a frame from the rest of the body's length. Returns an error if the body is longer or shorter.
+/// hyper would truncate a longer body over HTTP/1, and would not compare the lengths over HTTP/2.
+fn count(left: &mut Option<u64>, size: usize, has_ended: bool) -> Result<(), BoxError> {
+    let Some(left) = left else { return Ok(()) };
+    *left = left.checked_sub(size as u64).ok_or("body is longer than its announced length")?;
+    if has_ended && *left > 0 {
+        return Err(format!("body ended {left} bytes short of its announced length").into());
+    }
+    Ok(())
+}
+
+impl<B: Body<Error: Into<BoxError>>> Body for ReplayBody<B> {
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
         let Some(state) = &mut this.state else { return Poll::Ready(None) };
         let mut state = state.as_mut().project();

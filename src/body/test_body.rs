@@ -46,6 +46,8 @@ pin_project! {
         steps: VecDeque<Step>,
         knows_end: bool,
         knows_size: bool,
+        // The length that the body announces, whatever its data.
+        announced: Option<u64>,
         over: bool,
         given: Given,
         // Makes the body `!Unpin`, because the code under test must not require `Unpin`.
@@ -80,6 +82,11 @@ impl Script {
 
     pub(super) fn knowing_its_size(mut self) -> Self {
         self.knows_size = true;
+        self
+    }
+
+    pub(super) fn announcing(mut self, length: u64) -> Self {
+        self.announced = Some(length);
         self
     }
 }
@@ -129,6 +136,9 @@ impl Body for Script {
     }
 
     fn size_hint(&self) -> SizeHint {
+        if let Some(length) = self.announced {
+            return SizeHint::with_exact(length);
+        }
         if !self.knows_size {
             return SizeHint::new();
         }

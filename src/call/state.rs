@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use super::{
     AttemptReport, CallContext, DeadlineSetting, EarliestDeadline, Member, RecordedHead, StopReason,
@@ -91,8 +91,8 @@ pub(super) struct State {
 /// The part of the state that few calls have.
 #[derive(Default)]
 pub(super) struct Rare {
-    /// The latest generated idempotency key and its header.
-    pub(super) idempotency_key: Option<(HeaderName, HeaderValue)>,
+    /// The latest generated idempotency key, with its header and the method and URI of its request.
+    pub(super) idempotency_key: Option<(HeaderName, HeaderValue, Method, Uri)>,
     /// `None` unless a pool has chosen a member. Boxed, because most calls have no pool.
     pub(super) member: Option<Box<Member>>,
     pub(super) retry_after: OptionalDuration,

@@ -210,6 +210,10 @@ impl RequestBuilder {
 
     /// Sends the request, like `.await`.
     ///
+    /// The time limits of the call count from `send`, and not from the first poll of the future. To start many calls
+    /// over time, collect the builders instead of the futures, and send each one in its turn. With an [outer
+    /// layer](crate::stack::StackBuilder::with_outer_layer), only [`timeout`](Self::timeout) counts from `send`.
+    ///
     /// # Errors
     ///
     /// Returns an [`Error`] if a setter was invalid or no response arrived. Every HTTP status is returned as `Ok`:

@@ -283,6 +283,8 @@ impl Client {
     /// [URL](crate::client#urls) below the base URL. Its headers must not
     /// [contradict the URL or the body](crate::stack#headers).
     ///
+    /// The total timeout counts from this call: see [`send`](RequestBuilder::send).
+    ///
     /// # Errors
     ///
     /// Returns an [`Error`](crate::Error) if no response arrived. Every HTTP status is returned as `Ok`.

@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Closed,
     /// The server sent something other than HTTP, or violated the protocol.
     Protocol,
-    /// The request's body returned an error.
+    /// The request's body returned an error, or its length differs from the announced length.
     Body,
     /// An attempt took longer than its timeout.
     AttemptTimeout,

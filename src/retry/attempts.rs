@@ -225,13 +225,13 @@ impl<B: Body + 'static> Attempts<B> {
     }
 }
 
-/// Returns the length of the body that is sent to the server, unless trailers may follow the body.
-pub(super) fn announced<B: Body>(request: &Request<B>) -> Option<u64> {
-    let (headers, body) = (request.headers(), request.body());
-    // Most requests have no body. For them, the lookup in the headers is skipped.
-    if body.is_end_stream() || headers.contains_key(TRAILER) {
-        return None;
+/// Returns the `content-length` of a request, and whether trailers may follow its body.
+pub(super) fn framing<B: Body>(request: &Request<B>) -> (Option<u64>, bool) {
+    let headers = request.headers();
+    // Most requests have no body. For them, the lookups in the headers are skipped.
+    if request.body().is_end_stream() {
+        return (None, false);
     }
-    let written = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
-    written().or(body.size_hint().exact())
+    let length = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+    (length(), headers.contains_key(TRAILER))
 }

@@ -194,6 +194,8 @@ impl RetryLayer {
     ///
     /// Use this only if **the server honours idempotency keys**. If the server ignores the header, a retried POST sends
     /// a second e-mail or makes a second payment. No preset's service is known to honour idempotency keys.
+    ///
+    /// A retry above the client or the request id layer starts a new call with a new key: see [`IdempotencyKey`].
     pub fn with_honoured_idempotency_key(self, key: IdempotencyKey) -> Self {
         self.set(|policy| policy.idempotency_key = Some(key))
     }

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::{
     RetryOverride,
-    attempts::{Attempts, announced},
+    attempts::{Attempts, framing},
     policy::{AnyBackoff, Policy},
 };
 use crate::{
@@ -101,7 +101,7 @@ where
         let own =
             extension_beside(Some(&call), request.extensions()).copied().unwrap_or(RetryOverride::new());
         let declared = own.idempotent || policy.is_idempotent(&request);
-        let announced = announced(&request);
+        let (length, may_have_trailers) = framing(&request);
         let broken = BrokenBody::take_from(request.extensions_mut());
         let key = policy.idempotency_key.as_ref();
         let key = key.map(|key| key.put_on(&mut request, &call, broken.is_some(), &policy.keys)).transpose();
@@ -111,7 +111,7 @@ where
         let shown = policy.shows_requests().then(|| Box::new(head.request(Some(&call), ())));
         let (parts, body) = request.into_parts();
         let is_within_limit = body.size_hint().lower() <= policy.replay_limit as u64;
-        let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced, &call);
+        let (body, replay) = ReplayBody::record(body, policy.replay_limit, length, may_have_trailers, &call);
         let (broken, error) = broken.unzip();
         let count = match broken {
             Some(_) => call.attempt().saturating_sub(call.is_key_replaced().into()),
@@ -192,8 +192,7 @@ where
                             // again.
                             let fresh = this.inner.clone();
                             *this.inner = fresh;
-                            // Nothing was sent, even if the error itself does not prove that.
-                            (false, Err(Error::from_service(error)))
+                            (false, Err(Error::from_readiness(error)))
                         }
                     }
                 }

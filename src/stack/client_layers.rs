@@ -146,6 +146,8 @@ impl StackBuilder {
     ///   request](crate::client::RequestBuilder::timeout) ends the call in the layer, its report has no attempts.
     /// - A request that the layer changes must stay below the base URL. Otherwise the call returns an error with
     ///   [`is_invalid_request`](Error::is_invalid_request).
+    /// - Each request that the layer sends is a new call, with a new
+    ///   [idempotency key](crate::retry::IdempotencyKey). If the layer retries, set the header in the request.
     /// - The layer does not see a retry after a [broken response body](crate::retry#broken-response-bodies), which
     ///   sends the request as the layer changed it. There is no such retry if the layer [wraps the body or sends
     ///   several requests](crate::client::Response#retries).

@@ -137,7 +137,7 @@ where
     type Future = MaybeRejected<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx).map_err(Error::from_service)
+        self.inner.poll_ready(cx).map_err(Error::from_readiness)
     }
 
     // Not inlined, so that the compiler constructs the future in its final place.

@@ -1,5 +1,10 @@
 //! Tests of signatures over the head and the body of a request.
 
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
 use http::{HeaderValue, request::Parts};
 use http_body_util::StreamBody;
 use support::{Broken, Scripted};
@@ -63,6 +68,60 @@ async fn body_over_the_limit_of_the_signer_is_rejected_before_sending() {
     let error = sign_layer(Some(4)).layer(server.clone()).oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!((error.is_auth(), support::cause::<BodyTooLarge>(&error).unwrap().limit()), (true, 4));
     assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn signed_body_with_trailers_is_rejected_before_sending() {
+    let trailers = http::HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("1"))]);
+    let frames = [http_body::Frame::data(Bytes::from("hello")), http_body::Frame::trailers(trailers)];
+    let body = |frames: [http_body::Frame<Bytes>; 2]| {
+        Body::new(StreamBody::new(futures_util::stream::iter(frames.map(Ok::<_, Infallible>))))
+    };
+    let server = ScriptedService::new([Scripted::Status(200)]);
+    let service =
+        ServiceBuilder::new().layer(RetryLayer::new()).layer(sign_layer(Some(64))).service(server.clone());
+    let error = service.oneshot(Request::put(URI).body(body(frames)).unwrap()).await.unwrap_err();
+    assert!(error.is_auth() && !error.may_have_been_processed(), "{error:?}");
+    assert!(error.to_string().contains("trailers"), "{error}");
+    assert_eq!((error.report().unwrap().attempt_count(), server.calls()), (1, 0));
+}
+
+/// A body of five bytes, which reports another length.
+struct Misreported(Option<Bytes>, u64);
+
+impl http_body::Body for Misreported {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|data| Ok(http_body::Frame::data(data))))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.1)
+    }
+}
+
+impl From<Bytes> for Misreported {
+    fn from(data: Bytes) -> Self {
+        let length = data.len() as u64;
+        Self(Some(data), length)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn signed_body_of_another_length_than_its_size_hint_fails_before_sending() {
+    for (length, is_sent) in [(4, false), (5, true), (6, false)] {
+        let server = tower_outbound::test_util::ScriptedService::new([200]);
+        let body = Misreported(Some(Bytes::from("hello")), length);
+        let service = sign_layer(Some(64)).layer(server.clone());
+        let result = service.oneshot(Request::put(URI).body(body).unwrap()).await;
+        assert_eq!(result.err().map(|error| error.kind()), (!is_sent).then_some(ErrorKind::Body));
+        assert_eq!(server.calls(), usize::from(is_sent));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -241,7 +241,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.client.poll_ready(cx).map_err(|error| Error::from_service(error.without_url()))
+        self.client.poll_ready(cx).map_err(|error| Error::from_readiness(error.without_url()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {

@@ -7,6 +7,8 @@ use tokio::time::Instant;
 use super::super::test_body::{Failure, Read, Script, Step, call, read, read_all};
 use super::*;
 
+mod lengths;
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => prop::collection::vec(any::<u8>(), 0..100).prop_map(Step::Data),
@@ -43,7 +45,7 @@ proptest! {
         let source = if knows_size { source.knowing_its_size() } else { source };
         let given = source.given();
         let announced = usize::try_from(source.size_hint().lower()).unwrap();
-        let (first, replay) = ReplayBody::record(source, limit, None, &call());
+        let (first, replay) = ReplayBody::record(source, limit, None, true, &call());
         let ended = {
             let mut first = std::pin::pin!(first);
             let pass = read(first.as_mut(), cut);
@@ -90,7 +92,7 @@ fn unrecorded_body_returns_the_data_and_the_error_of_its_source() {
 #[test]
 fn bytes_in_memory_can_be_resent_after_a_part_of_them_was_sent() {
     let data = Bytes::from(vec![7; 2 * PART]);
-    let (first, replay) = ReplayBody::record(Full::new(data.clone()), usize::MAX, None, &call());
+    let (first, replay) = ReplayBody::record(Full::new(data.clone()), usize::MAX, None, false, &call());
     let mut first = Box::pin(first);
     assert_eq!(read(first.as_mut(), 1).data.len(), PART);
     assert_eq!(read_all(replay.body().unwrap()).data, data);
@@ -101,7 +103,7 @@ fn bytes_in_memory_can_be_resent_after_a_part_of_them_was_sent() {
 #[test]
 fn large_chunk_is_sent_and_replayed_in_parts() {
     let data = Bytes::from((0..2 * PART as u32 + 3).map(|at| (at >> 3) as u8).collect::<Vec<_>>());
-    let (first, replay) = ReplayBody::record(Full::new(data.clone()), usize::MAX, None, &call());
+    let (first, replay) = ReplayBody::record(Full::new(data.clone()), usize::MAX, None, false, &call());
     let mut first = Box::pin(first);
     for (len, left) in [(PART, PART + 3), (PART, 3), (3, 0)] {
         assert_eq!(read(first.as_mut(), 1).data.len(), len);
@@ -118,7 +120,7 @@ fn large_chunk_is_sent_and_replayed_in_parts() {
 async fn each_frame_and_the_end_of_a_body_are_progress() {
     let (call, cx) = (call(), &mut Context::from_waker(Waker::noop()));
     let steps = [Step::data(100), Step::Wait, Step::data(100)];
-    let (first, replay) = ReplayBody::record(Script::new(steps), 1_000, None, &call);
+    let (first, replay) = ReplayBody::record(Script::new(steps), 1_000, None, false, &call);
     let mut first = Some(first);
     for advances in [vec![true, false, true, true, false], vec![true, true, false]] {
         let mut body = first.take().or_else(|| replay.body()).unwrap();
@@ -134,7 +136,7 @@ async fn each_frame_and_the_end_of_a_body_are_progress() {
 fn empty_body_is_resent_without_an_allocation() {
     let call = call();
     let counted = allocation_counter::measure(|| {
-        let (first, replay) = ReplayBody::record(Empty::<Bytes>::new(), 0, None, &call);
+        let (first, replay) = ReplayBody::record(Empty::<Bytes>::new(), 0, None, false, &call);
         assert_eq!((first.size_hint().exact(), first.is_end_stream()), (Some(0), true));
         assert_eq!(read_all(first), Read::default());
         assert!(replay.body().unwrap().is_end_stream());
@@ -147,7 +149,7 @@ fn one_chunk_is_replayed_with_at_most_four_allocations_and_no_copy() {
     let data = Bytes::from(vec![3; 1000]);
     let (cx, call) = (&mut Context::from_waker(Waker::noop()), call());
     let counted = allocation_counter::measure(|| {
-        let (mut first, replay) = ReplayBody::record(Full::new(data.clone()), 1000, None, &call);
+        let (mut first, replay) = ReplayBody::record(Full::new(data.clone()), 1000, None, false, &call);
         assert_eq!(first.size_hint().exact(), Some(1000));
         assert!(Pin::new(&mut first).poll_frame(cx).is_ready());
         assert!(first.is_end_stream());
@@ -163,7 +165,7 @@ fn one_chunk_is_replayed_with_at_most_four_allocations_and_no_copy() {
 
 #[test]
 fn unread_body_of_any_size_is_replayed() {
-    let (first, replay) = ReplayBody::record(Full::<Bytes>::from("hello"), 1, None, &call());
+    let (first, replay) = ReplayBody::record(Full::<Bytes>::from("hello"), 1, None, false, &call());
     assert!(replay.body().is_none());
     drop(first);
     let second = replay.body().unwrap();
@@ -175,7 +177,7 @@ fn unread_body_of_any_size_is_replayed() {
 
 #[test]
 fn unread_body_is_recorded_in_the_next_attempt() {
-    let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 10, None, &call());
+    let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 10, None, false, &call());
     drop(first);
     assert_eq!(read_all(replay.body().unwrap()).data, [0, 1, 2]);
     assert_eq!(read_all(replay.body().unwrap()).data, [0, 1, 2]);
@@ -186,7 +188,7 @@ fn body_over_the_replay_limit_is_sent_without_a_recording() {
     let data = Bytes::from(vec![3; 8]);
     let frames = [data.clone(), Bytes::from_static(b"0123456789")].map(|d| Ok::<_, Failure>(Frame::data(d)));
     let source = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
-    let (first, replay) = ReplayBody::record(source, 10, None, &call());
+    let (first, replay) = ReplayBody::record(source, 10, None, false, &call());
     let mut first = Box::pin(first);
     drop(read(first.as_mut(), 1));
     assert!(!data.is_unique());
@@ -201,7 +203,7 @@ fn failure_of_an_unrecorded_body_is_reported() {
     for (limit, known) in [(10, false), (1, false), (1, true)] {
         let source = Script::new(steps.clone());
         let source = if known { source.knowing_its_size() } else { source };
-        let (first, replay) = ReplayBody::record(source, limit, None, &call());
+        let (first, replay) = ReplayBody::record(source, limit, None, false, &call());
         let mut first = Box::pin(first);
         drop(read(first.as_mut(), 1));
         assert!(!replay.has_failed(), "{limit} {known}");
@@ -211,7 +213,7 @@ fn failure_of_an_unrecorded_body_is_reported() {
         assert!(replay.has_failed(), "{limit} {known}");
         assert!(replay.body().is_none());
     }
-    let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 1, None, &call());
+    let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 1, None, false, &call());
     drop(read_all(first));
     assert!(!replay.has_failed() && !Replay::<Script> { shared: None }.has_failed());
 }
@@ -224,7 +226,7 @@ fn body_with_a_factory_is_created_again_for_each_attempt_and_not_recorded() {
         *count.lock().unwrap() += 1;
         "hello"
     });
-    let (first, replay) = ReplayBody::record(body, 1, None, &call());
+    let (first, replay) = ReplayBody::record(body, 1, None, false, &call());
     assert_eq!(first.size_hint().exact(), Some(5));
     // An unread body is used before another one is created.
     drop(first);
@@ -240,9 +242,18 @@ fn body_with_a_factory_is_created_again_for_each_attempt_and_not_recorded() {
 #[test]
 fn body_with_a_factory_is_not_created_again_after_an_error() {
     let body = AnyBody::from_fn(|| AnyBody::new(ReplayBody::new(Script::new([Step::data(3), Step::Fail]))));
-    let (first, replay) = ReplayBody::record(body, 10, None, &call());
+    let (first, replay) = ReplayBody::record(body, 10, None, false, &call());
     assert!(read_all(first).failed);
     assert!(replay.has_failed() && replay.body().is_none());
+}
+
+#[test]
+fn unread_body_of_an_earlier_attempt_does_not_undo_the_failure_of_a_later_one() {
+    let body = AnyBody::from_fn(|| AnyBody::new(ReplayBody::new(Script::new([Step::data(3), Step::Fail]))));
+    let (first, replay) = ReplayBody::record(body, 10, None, false, &call());
+    assert!(read_all(replay.body().unwrap()).failed);
+    drop(first);
+    assert!(replay.has_failed() && !replay.is_replayable() && replay.body().is_none());
 }
 
 /// After an early response, a connection may still send the body of an earlier attempt.
@@ -251,7 +262,7 @@ async fn body_of_an_earlier_attempt_is_no_progress_and_its_error_does_not_preven
     let (call, cx) = (call(), &mut Context::from_waker(Waker::noop()));
     let steps = [Step::data(3), Step::data(3), Step::Fail];
     let body = AnyBody::from_fn(move || AnyBody::new(ReplayBody::new(Script::new(steps.clone()))));
-    let (mut first, replay) = ReplayBody::record(body, 10, None, &call);
+    let (mut first, replay) = ReplayBody::record(body, 10, None, false, &call);
     assert!(matches!(Pin::new(&mut first).poll_frame(cx), Poll::Ready(Some(Ok(_)))));
     let second = replay.body().unwrap();
     let progress = call.body_progress();

@@ -190,6 +190,10 @@ impl StackBuilder {
 
     /// Limits the time of the whole call: queueing, attempts, backoff and response headers. The default is 60 s, so
     /// that a call can wait for the next window of a quota per minute. The timeout of a client's request replaces it.
+    ///
+    /// The time counts from `.await`, [`send`](crate::client::RequestBuilder::send) or
+    /// [`execute`](crate::Client::execute), even if the future is first polled later. With an [outer
+    /// layer](Self::with_outer_layer), it counts from when that layer passes the request to the stack.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
         self.timeout.total = Written(limit);
         self

@@ -236,7 +236,7 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx).map_err(Error::from_service)
+        self.inner.poll_ready(cx).map_err(Error::from_readiness)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {

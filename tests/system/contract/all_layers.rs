@@ -176,9 +176,7 @@ fn stack_with_a_pool() -> (StackLayer, LayerState) {
 }
 
 pub(crate) fn all_layers() -> Vec<LayerCase> {
-    // The kinds of the errors that a caller receives if `poll_ready` of the inner service fails.
-    let (other, not_ready) = ("other", "not_ready");
-    let limited = |case: LayerCase| case.with_readiness_errors(FromCall(not_ready));
+    let limited = |case: LayerCase| case.with_readiness_errors(FromCall);
     let mut cases = vec![
         LayerCase::new("fixed key", fixed_key),
         LayerCase::new("fixed key, foreign origin", fixed_key).with_foreign_uri(),
@@ -208,7 +206,7 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
             stateless(RateLimitLayer::new(LocalLimiter::without_quota()))
         })),
         limited(LayerCase::new("Keyed", keyed_limiter)),
-        LayerCase::new("3 attempts", retry).with_readiness_errors(AfterAttempts(other)),
+        LayerCase::new("3 attempts", retry).with_readiness_errors(AfterAttempts),
         LayerCase::new("default", || stateless(RequestIdLayer::new())),
         LayerCase::new("default", || stateless(AttemptSpanLayer::new())),
         LayerCase::new("attempt number in a header", || {
@@ -222,11 +220,10 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         LayerCase::new("stack without a credential", || {
             deterministic_stack(StackBuilder::new(URI).unwrap().with_name("custom").without_credential())
         })
-        .with_readiness_errors(AfterAttempts(not_ready)),
+        .with_readiness_errors(AfterAttempts),
         LayerCase::new("stack with every option", stack_with_every_option)
-            .with_readiness_errors(AfterAttempts(not_ready)),
-        LayerCase::new("stack with a pool", stack_with_a_pool)
-            .with_readiness_errors(AfterAttempts(not_ready)),
+            .with_readiness_errors(AfterAttempts),
+        LayerCase::new("stack with a pool", stack_with_a_pool).with_readiness_errors(AfterAttempts),
         // This stack orders its layers differently from `StackBuilder`.
         LayerCase::new("stack by ServiceBuilder", || {
             let (limiter, state) = token_bucket();
@@ -238,11 +235,11 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
             let stack = stack.layer(attempt).layer(AttemptSpanLayer::new());
             (stack, LayerState { budget: budget.budget, ..state })
         })
-        .with_readiness_errors(AfterAttempts(not_ready)),
+        .with_readiness_errors(AfterAttempts),
     ];
     cases.extend(preset::ALL.iter().map(|(name, preset)| {
         let stack = move || deterministic_stack(preset(URI).unwrap().with_api_key(key()));
-        LayerCase::new(name, stack).with_readiness_errors(AfterAttempts(not_ready))
+        LayerCase::new(name, stack).with_readiness_errors(AfterAttempts)
     }));
     cases
 }

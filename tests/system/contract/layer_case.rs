@@ -21,10 +21,10 @@ pub(crate) enum ReadinessErrors {
     Unchanged,
     /// `poll_ready` of the layer's service returns an `Error` whose source is the inner error.
     FromPollReady,
-    /// The call returns an `Error` of this kind.
-    FromCall(&'static str),
-    /// The call retries, and returns an `Error` of this kind after the last attempt.
-    AfterAttempts(&'static str),
+    /// The call returns an `Error`.
+    FromCall,
+    /// The call retries, and returns an `Error` after the last attempt.
+    AfterAttempts,
 }
 
 pub(crate) struct LayerCase {
@@ -70,7 +70,7 @@ impl LayerCase {
     }
 
     pub(crate) fn retries(&self) -> bool {
-        matches!(self.readiness_errors, ReadinessErrors::AfterAttempts(_))
+        matches!(self.readiness_errors, ReadinessErrors::AfterAttempts)
     }
 
     pub(crate) fn with_foreign_uri(self) -> Self {

@@ -5,7 +5,7 @@ use std::error::Error as _;
 
 use tokio::time::Instant;
 use tower::{BoxError, Service, ServiceExt};
-use tower_outbound::{Error, call::Outcome};
+use tower_outbound::{Error, ErrorKind, call::Outcome};
 
 use super::{
     all_layers::all_layers,
@@ -40,12 +40,9 @@ fn assert_readiness_error(case: &LayerCase, (error, from_poll_ready): (BoxError,
         error.source().is_some_and(|source| source.is::<Broken>()),
         "{label}: `Broken` is not the direct source of the error"
     );
-    let kind = match case.readiness_errors {
-        ReadinessErrors::FromCall(kind) | ReadinessErrors::AfterAttempts(kind) => kind,
-        _ => "other",
-    };
-    let is_expected_from_poll_ready = case.readiness_errors == ReadinessErrors::FromPollReady;
-    assert_eq!((error.kind().as_str(), from_poll_ready), (kind, is_expected_from_poll_ready), "{label}");
+    assert_eq!(error.kind(), ErrorKind::NotReady, "{label}");
+    assert!(!error.may_have_been_processed(), "{label}");
+    assert_eq!(from_poll_ready, case.readiness_errors == ReadinessErrors::FromPollReady, "{label}");
     if let (true, Some(report)) = (case.retries(), error.report()) {
         let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
         assert_eq!(outcomes, [Outcome::NotSent; 3], "{label}");
