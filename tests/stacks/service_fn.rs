@@ -52,22 +52,21 @@ impl From<CustomError> for BoxError {
     }
 }
 
-/// A custom body that is not `Send`, with a custom data type and a custom error type.
+/// A custom body that is not `Send`, with a custom data type and a custom error type. Only a body of a request needs an
+/// error that converts to a `BoxError`, because a `ReplayBody` also fails if its length is wrong.
 struct LocalBody {
     text: Option<&'static str>,
     _not_send: Rc<()>,
 }
 
-struct NoDebug;
-
 impl Body for LocalBody {
     type Data = std::collections::VecDeque<u8>;
-    type Error = NoDebug;
+    type Error = CustomError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, NoDebug>>> {
+    ) -> Poll<Option<Result<Frame<Self::Data>, CustomError>>> {
         Poll::Ready(self.text.take().map(|text| Ok(Frame::data(text.bytes().collect()))))
     }
 }
@@ -89,7 +88,7 @@ async fn text<B: Body + Unpin>(mut body: B) -> Vec<u8> {
 }
 
 /// Returns a service that fails at its first call and responds to later calls. The service is not `Send`.
-fn flaky<B: Body + Unpin>()
+fn flaky<B: Body<Error: Into<BoxError>> + Unpin>()
 -> impl Service<Request<ReplayBody<B>>, Response = Response<LocalBody>, Error = CustomError> + Clone {
     let calls = Rc::new(Cell::new(0));
     service_fn(move |request: Request<ReplayBody<B>>| {
