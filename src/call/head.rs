@@ -1,4 +1,6 @@
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header::CONTENT_LENGTH,
+};
 
 use super::CallContext;
 
@@ -24,6 +26,18 @@ impl<'a> RequestHead<'a> {
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
+        }
+    }
+
+    /// Returns the size of the body in bytes, if it is known: `content-length`, otherwise the exact size that the body
+    /// reports to a [`retry`](crate::retry) layer outside this layer.
+    ///
+    /// A body in memory has an exact size, such as text, JSON or bytes. A stream may have none. Returns `None` for a
+    /// body of 4 GiB or more without `content-length`.
+    pub fn body_size(&self) -> Option<u64> {
+        match self.headers.get(CONTENT_LENGTH) {
+            Some(length) => length.to_str().ok()?.parse().ok(),
+            None => self.extensions.get::<CallContext>()?.body_size(),
         }
     }
 }

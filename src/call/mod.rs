@@ -124,6 +124,18 @@ impl CallContext {
         (state.attempts.number().max(state.sent_count), earlier)
     }
 
+    /// Records the size of the request's body, if it is known.
+    pub(crate) fn set_body_size(&self, bytes: Option<u64>) {
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or(u32::MAX);
+        self.0.shared.body_size.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the size of the request's body. Returns `None` if it is unknown, or 4 GiB or larger.
+    fn body_size(&self) -> Option<u64> {
+        let bytes = self.0.shared.body_size.load(Ordering::Relaxed);
+        (bytes < u32::MAX).then(|| bytes.into())
+    }
+
     /// Records that a layer above the stack has already sent a request that the server may have processed.
     #[cfg(feature = "client")]
     pub(crate) fn set_after_processing(&self) {

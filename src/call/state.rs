@@ -32,6 +32,8 @@ pub(super) struct Shared {
     /// When an attempt last took a frame of the request's body, or when a response body began to stall, in nanoseconds
     /// after the start of the call.
     pub(super) body_progress: AtomicU64,
+    /// The size of the request's body in bytes, or `u32::MAX` if it is larger or unknown.
+    pub(super) body_size: AtomicU32,
     /// Whether the spans of the attempts have the level INFO.
     has_info_spans: AtomicBool,
     /// Whether the call ended with `StopReason::Success`.
@@ -122,6 +124,7 @@ impl Shared {
             watched: AtomicU32::default(),
             phase: AtomicU64::default(),
             body_progress: AtomicU64::default(),
+            body_size: AtomicU32::new(u32::MAX),
             has_info_spans: AtomicBool::new(false),
             has_succeeded: AtomicBool::new(false),
             state: Mutex::new(State { identity, ..State::default() }),

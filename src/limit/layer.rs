@@ -88,11 +88,10 @@ impl<L> RateLimitLayer<L> {
     ///
     /// let quotas = [Quota::per_minute(500)?, Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?];
     /// let layer = RateLimitLayer::new(LocalLimiter::paced_window(quotas))
-    ///     // A token has about four bytes, and the response may take 1,000 tokens. The caller sets `content-length`,
-    ///     // because the connection adds it after the limiter.
+    ///     // A token has about four bytes, and the response may take 1,000 tokens.
     ///     .with_estimate(|head| {
-    ///         let length = head.headers.get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
-    ///         Amounts::of(Unit::Tokens, length.unwrap_or(4_000) / 4 + 1_000)
+    ///         let prompt = head.body_size().unwrap_or(4_000) / 4;
+    ///         Amounts::of(Unit::Tokens, u32::try_from(prompt).unwrap_or(u32::MAX).saturating_add(1_000))
     ///     })
     ///     .with_actual(|_, headers| {
     ///         let tokens = headers.get("x-tokens-used")?.to_str().ok()?.parse().ok()?;

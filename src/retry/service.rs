@@ -107,6 +107,7 @@ where
         let key = key.map(|key| key.put_on(&mut request, &call, broken.is_some(), &policy.keys)).transpose();
         let idempotent = declared || is_idempotent(request.method()) || matches!(key, Ok(Some(true)));
         let moves = declared || request.method().is_safe();
+        call.set_body_size(request.body().size_hint().exact());
         let head = RecordedHead::of(&request);
         let shown = policy.shows_requests().then(|| Box::new(head.request(Some(&call), ())));
         let (parts, body) = request.into_parts();

@@ -56,6 +56,26 @@ async fn put_with_a_body_factory_is_retried_after_a_503_and_a_closed_connection(
 }
 
 #[tokio::test]
+async fn estimate_reads_the_size_of_the_body_on_each_attempt() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200, 200, 200, 200]).await;
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sizes);
+    let preset = preset(&server.url()).with_retry(quick_retry()).with_limit(|limit| {
+        limit.with_estimate(move |head| {
+            seen.lock().unwrap().push(head.body_size());
+            Amounts::NONE
+        })
+    });
+    let client = preset.client().unwrap();
+    within(client.put("/file").body("hello")).await.unwrap();
+    within(client.get("/file")).await.unwrap();
+    within(client.put("/file").body_with(factory().0)).await.unwrap();
+    within(client.put("/file").header("content-length", "300000").body_with(factory().0)).await.unwrap();
+    let expected = [Some(5), Some(5), Some(0), None, Some(300_000)];
+    assert_eq!(*sizes.lock().unwrap(), expected);
+}
+
+#[tokio::test]
 async fn client_resends_the_body_of_a_retried_put_unchanged() {
     for (body, expected) in
         [(Body::from(content()), content()), (factory().0(), content()), (Body::empty(), Vec::new())]

@@ -15,10 +15,7 @@ pub use self::program::open_ai;
 /// The async-openai program that the crate's guide shows.
 mod program {
     use async_openai::{Client, config::OpenAIConfig, error::OpenAIError, middleware::HttpRequestFactory};
-    use http::{
-        Request,
-        header::{AUTHORIZATION, CONTENT_LENGTH},
-    };
+    use http::{Request, header::AUTHORIZATION};
     use http_body_util::BodyExt;
     use tower::Service;
     use tower_outbound::{Body, InvalidConfig, stack::StackBuilder};
@@ -32,9 +29,6 @@ mod program {
                 let mut request = Request::<reqwest::Body>::try_from(request.build().await?)?;
                 // The auth layer keeps a credential that the request already has.
                 request.headers_mut().remove(AUTHORIZATION);
-                if let Some(length) = request.body().as_bytes().map(<[u8]>::len) {
-                    request.headers_mut().insert(CONTENT_LENGTH, length.into());
-                }
                 let response = stack.call(request.map(Body::new)).await;
                 let response = response.map_err(|error| OpenAIError::Boxed(error.into()))?;
                 let response = response.map(|body| reqwest::Body::wrap_stream(body.into_data_stream()));

@@ -11,7 +11,7 @@ mod program {
     use futures_util::TryStreamExt;
     use http::{
         Request, Response,
-        header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE},
+        header::{AUTHORIZATION, CONTENT_TYPE},
     };
     use http_body_util::BodyExt;
     use rig_core::{
@@ -42,7 +42,6 @@ mod program {
             let (mut head, body) = request.into_parts();
             // The auth layer keeps a credential that the request already has.
             head.headers.remove(AUTHORIZATION);
-            head.headers.insert(CONTENT_LENGTH, body.len().into());
             let response = self.0.clone().call(Request::from_parts(head, body.into()));
             async { response.await.map_err(Error::instance) }
         }

@@ -22,11 +22,10 @@ pub fn service(base_url: &str, key: ApiKey) -> Result<StackBuilder, InvalidConfi
     Ok(service)
 }
 
-/// A token has about four bytes, and the response at most 1,000 tokens. The caller sets `content-length`: see
-/// "Estimates".
+/// A token has about four bytes, and the response at most 1,000 tokens.
 fn estimate(head: RequestHead<'_>) -> Amounts {
-    let length = head.headers.get("content-length").and_then(|it| it.to_str().ok()?.parse().ok());
-    Amounts::of(Unit::Tokens, length.unwrap_or(4_000) / 4 + 1_000)
+    let tokens = head.body_size().unwrap_or(4_000) / 4 + 1_000;
+    Amounts::of(Unit::Tokens, tokens.try_into().unwrap_or(u32::MAX))
 }
 
 /// Reads `"total_tokens":1234` from the body, even if two parts split it.
