@@ -17,7 +17,7 @@ pub mod program {
     };
 
     use bytes::Bytes;
-    use http::{HeaderValue, StatusCode, header::ETAG};
+    use http::{HeaderMap, StatusCode, header::ETAG};
     use tower_outbound::{
         ApiKey, BoxError, Client, InvalidConfig, Quota,
         limit::{Amounts, Unit},
@@ -27,36 +27,42 @@ pub mod program {
     const MAX_ENTRIES: usize = 100;
     const MAX_BODY: usize = 1 << 20;
 
-    /// The ETag and the body of each path, for requests with one credential.
+    /// The headers and the body of each path, for requests with one credential.
     #[derive(Default)]
-    pub struct Cache(Mutex<HashMap<String, (HeaderValue, Bytes)>>);
+    pub struct Cache(Mutex<HashMap<String, (HeaderMap, Bytes)>>);
 
     impl Cache {
-        pub async fn get(&self, client: &Client, path: &str) -> Result<Bytes, BoxError> {
+        pub async fn get(&self, client: &Client, path: &str) -> Result<(HeaderMap, Bytes), BoxError> {
             let known = self.entries().get(path).cloned();
             let mut request = client.get(path);
-            if let Some((tag, _)) = &known {
+            if let Some(tag) = known.as_ref().and_then(|(headers, _)| headers.get(ETAG)) {
                 request = request.header("if-none-match", tag);
             }
             let response = request.await?;
-            if let (StatusCode::NOT_MODIFIED, Some((_, body))) = (response.status(), known) {
-                return Ok(body);
-            }
-            let response = response.error_for_status().await?;
-            let tag = response.headers().get(ETAG).cloned();
-            // `bytes` retries a broken body, and the body of the retry may have another ETag.
-            let body = response.into_body().bytes_up_to(MAX_BODY).await?;
-            if let Some(tag) = tag {
+            let (headers, body) = match (response.status(), known) {
+                (StatusCode::NOT_MODIFIED, Some((mut headers, body))) => {
+                    // The headers of a 304 replace the stored ones. Those that it omits are unchanged.
+                    headers.extend(response.headers().clone());
+                    (headers, body)
+                }
+                _ => {
+                    let response = response.error_for_status().await?;
+                    let headers = response.headers().clone();
+                    // `bytes` retries a broken body, and the body of the retry may have another ETag.
+                    (headers, response.into_body().bytes_up_to(MAX_BODY).await?)
+                }
+            };
+            if headers.contains_key(ETAG) {
                 let mut entries = self.entries();
                 if entries.len() >= MAX_ENTRIES {
                     entries.clear();
                 }
-                entries.insert(path.to_owned(), (tag, body.clone()));
+                entries.insert(path.to_owned(), (headers.clone(), body.clone()));
             }
-            Ok(body)
+            Ok((headers, body))
         }
 
-        fn entries(&self) -> MutexGuard<'_, HashMap<String, (HeaderValue, Bytes)>> {
+        fn entries(&self) -> MutexGuard<'_, HashMap<String, (HeaderMap, Bytes)>> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
@@ -85,7 +91,7 @@ async fn unchanged_body_comes_from_the_cache_and_a_changed_one_replaces_it() {
             .await;
     let (client, cache) = (builder(&server).client().unwrap(), Cache::default());
     for expected in ["old", "old", "new", "new"] {
-        assert_eq!(cache.get(&client, "/rates").await.unwrap(), expected);
+        assert_eq!(cache.get(&client, "/rates").await.unwrap().1, expected);
     }
     let seen = service.seen();
     let tags: Vec<_> = seen.iter().map(|seen| seen.header("if-none-match")).collect();
@@ -143,6 +149,6 @@ async fn broken_body_is_not_stored_under_an_etag() {
     });
     let cache = Cache::default();
     cache.get(&client, "/rates").await.unwrap_err();
-    assert_eq!(cache.get(&client, "/rates").await.unwrap(), "new");
+    assert_eq!(cache.get(&client, "/rates").await.unwrap().1, "new");
     server.await.unwrap();
 }

@@ -1,9 +1,9 @@
 //! Runs the program of the page about GitHub.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::TryStreamExt;
-use program::{github, search};
+use program::{available_points, github, pages, search};
 use serde_json::json as value;
 use tokio::time::Instant;
 use tower_outbound::{
@@ -11,21 +11,29 @@ use tower_outbound::{
     test_util::{ScriptedResponse, ScriptedService},
 };
 
-use super::{conditional_requests::program::Cache, json, pagination::program::by_link, server};
+use super::{
+    conditional_requests::program::Cache,
+    json,
+    pagination::program::{by_link, next_link},
+    server,
+};
 
 mod program {
     use std::time::Duration;
 
+    use http::{Response, StatusCode};
+    use tower::util::AndThenLayer;
     use tower_outbound::{
-        ApiKey, Client, InvalidConfig, Quota,
+        ApiKey, Body, BoxError, Client, InvalidConfig, Quota,
         client::ResponseError,
         limit::{Amounts, Keyed, LocalLimiter, Scope, ServerSignal, Unit},
         stack::StackBuilder,
     };
 
     /// 5,000 points per hour, and 30 per minute for searches. A 304 spends no point. The secondary limits are 900 points per
-    /// minute, here counted as requests, and 100 requests at once.
-    pub fn github(base_url: &str, token: ApiKey) -> Result<StackBuilder, InvalidConfig> {
+    /// minute, here counted as requests, and 100 requests at once. Also returns the limiters of the points, by whether they
+    /// are those of searches.
+    pub fn github(base_url: &str, token: ApiKey) -> Result<(StackBuilder, Keyed<bool>), InvalidConfig> {
         let secondary = Quota::per_minute(900)?;
         let core = Quota::per_hour(5_000)?.with_unit(Unit::Points)?;
         let search = Quota::per_minute(30)?.with_unit(Unit::Points)?;
@@ -40,7 +48,7 @@ mod program {
             .with_quota(secondary)
             .with_max_in_flight(100)
             .with_throttle_pause(Duration::from_secs(60))
-            .with_endpoint_limits(resources)
+            .with_endpoint_limits(resources.clone())
             .with_limit(|limit| {
                 let limit = limit.with_estimate(|_| Amounts::of(Unit::Points, 1));
                 limit.with_actual(|status, _| (status == 304).then_some(Amounts::NONE))
@@ -55,14 +63,61 @@ mod program {
                     403 | 429 if is_empty => Some(rejected().with_scope(Scope::Endpoint)),
                     _ => None,
                 }
-            });
-        Ok(builder)
+            })
+            .with_transport_layer(AndThenLayer::new(read_403));
+        Ok((builder, resources))
+    }
+
+    /// Marks a 403 of a secondary limit that has no `retry-after`.
+    async fn read_403(response: Response<Body>) -> Result<Response<Body>, BoxError> {
+        if response.status() != StatusCode::FORBIDDEN || response.headers().contains_key("retry-after") {
+            return Ok(response);
+        }
+        let (mut head, body) = response.into_parts();
+        let body = body.bytes_up_to(64 * 1024).await?;
+        if body.windows(20).any(|part| part == b"secondary rate limit") {
+            head.extensions.insert(ServerSignal::throttled().with_not_processed());
+        }
+        Ok(Response::from_parts(head, body.into()))
+    }
+
+    /// Returns the points that can be spent now.
+    pub fn available_points(resources: &Keyed<bool>, is_search: bool) -> Result<u32, BoxError> {
+        let state = resources.limiter(&is_search)?.snapshot();
+        Ok(state.units.iter().map(|unit| unit.available).min().unwrap_or(0))
     }
 
     /// Searches may take longer than other requests.
     pub async fn search(github: &Client, words: &str) -> Result<String, ResponseError> {
         let search = github.get("/search/issues").query(&[("q", words)]);
         search.attempt_timeout(Duration::from_secs(30)).fetch_text().await
+    }
+
+    pub use listing::pages;
+
+    mod listing {
+        use std::sync::Arc;
+
+        use futures_util::{Stream, stream};
+        use serde::de::DeserializeOwned;
+
+        use super::super::{Cache, next_link};
+        use super::{BoxError, Client};
+
+        /// Returns the pages of a list. A page that has not changed comes from the cache.
+        pub fn pages<T: DeserializeOwned>(
+            client: &Client,
+            cache: &Arc<Cache>,
+            first: &str,
+        ) -> impl Stream<Item = Result<Vec<T>, BoxError>> + use<T> {
+            let state = (client.clone(), Arc::clone(cache), Some(first.to_owned()));
+            stream::try_unfold(state, |(client, cache, next)| async move {
+                let Some(url) = next else { return Ok(None) };
+                let (headers, body) = cache.get(&client, &url).await?;
+                let next = next_link(&headers);
+                Ok(Some((serde_json::from_slice(&body)?, (client, cache, next))))
+            })
+        }
     }
 }
 
@@ -75,7 +130,8 @@ fn client(
     respond: impl Fn(&str, usize) -> ScriptedResponse + Send + Sync + 'static,
 ) -> (Client, ScriptedService) {
     let service = ScriptedService::from_fn(move |seen| respond(seen.head.uri.path(), seen.number));
-    let client = github("https://api.github.com", key()).unwrap().client_with_service(service.clone());
+    let (builder, _) = github("https://api.github.com", key()).unwrap();
+    let client = builder.client_with_service(service.clone());
     (client.unwrap(), service)
 }
 
@@ -156,11 +212,47 @@ async fn pages_and_the_cache_of_the_other_programs_work_with_this_client() {
         ScriptedResponse::status(304),
     ])
     .await;
-    let client = github(&server.url(), key()).unwrap().client().unwrap();
+    let client = github(&server.url(), key()).unwrap().0.client().unwrap();
     let issues: Vec<u32> = by_link(&client, "/issues?per_page=100").try_concat().await.unwrap();
     let cache = Cache::default();
     for _ in 0..2 {
-        assert_eq!(cache.get(&client, "/repos/a/b").await.unwrap(), "old");
+        assert_eq!(cache.get(&client, "/repos/a/b").await.unwrap().1, "old");
     }
     assert_eq!((issues, service.calls()), (vec![1, 2, 3], 4));
+}
+
+#[tokio::test]
+async fn pages_of_an_unchanged_list_come_from_the_cache_and_spend_no_point() {
+    let tagged = |tag: &str, body| json(&body).with_header("etag", tag);
+    let (service, server) = server([
+        tagged("\"a\"", value!([1, 2])).with_header("link", "</issues?page=2>; rel=\"next\""),
+        tagged("\"b\"", value!([3])),
+        ScriptedResponse::status(304),
+        // A third page begins, so that the second one has a link.
+        ScriptedResponse::status(304).with_header("link", "</issues?page=3>; rel=\"next\""),
+        tagged("\"c\"", value!([4])),
+    ])
+    .await;
+    let (builder, points) = github(&server.url(), key()).unwrap();
+    let (client, cache) = (builder.client().unwrap(), Arc::new(Cache::default()));
+    let at_start = available_points(&points, false).unwrap();
+    for expected in [vec![1, 2, 3], vec![1, 2, 3, 4]] {
+        let issues: Vec<u32> = pages(&client, &cache, "/issues?per_page=100").try_concat().await.unwrap();
+        assert_eq!(issues, expected);
+    }
+    assert_eq!(service.calls(), 5);
+    assert!(at_start - available_points(&points, false).unwrap() <= 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn secondary_limit_in_the_body_of_a_403_pauses_for_a_minute() {
+    let body = r#"{"message":"You have exceeded a secondary rate limit."}"#;
+    let (client, service) = client(move |_, number| match number {
+        1 => limited(ScriptedResponse::status(403), "core", 4_000).with_body(body),
+        _ => limited(ScriptedResponse::status(200), "core", 3_999),
+    });
+    let start = Instant::now();
+    let post = client.post("/repos/a/b/issues").body("{}").timeout(Duration::from_secs(120));
+    assert_eq!((post.await.unwrap().status().as_u16(), service.calls()), (200, 2));
+    assert!(start.elapsed() >= Duration::from_secs(60), "{:?}", start.elapsed());
 }

@@ -32,7 +32,7 @@ pub mod program {
     }
 
     /// Returns the URL of `Link: <https://api.example.com/orders?page=2>; rel="next"`.
-    fn next_link(headers: &HeaderMap) -> Option<String> {
+    pub fn next_link(headers: &HeaderMap) -> Option<String> {
         let values = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
         let links = values.flat_map(|value| value.split('<').skip(1));
         let mut links = links.filter_map(|link| link.split_once('>'));
