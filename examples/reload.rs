@@ -46,8 +46,12 @@ async fn main() -> ExitCode {
 }
 
 fn parse(text: &str) -> Result<StackConfig, BoxError> {
-    // The message omits the line of the file, which may contain a key.
-    toml::from_str(text).map_err(|error| error.message().into())
+    // The error has the number of the line, but not its text, which may contain a key.
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+        format!("line {line}: {}", error.message()).into()
+    })
 }
 
 /// Changes the client to the settings of the file after each edit. `applied` is the text that the client uses. Sends
@@ -125,7 +129,7 @@ async fn edit(
             "limit.quota = \"50/1s\"\ntimeout.attempt = \"2m\"",
             "kept the old settings: timeout.attempt: invalid",
         ),
-        ("limit.quota = \"0/1s\"", "kept the old settings: invalid quota limit `0`"),
+        ("limit.quota = \"0/1s\"", "kept the old settings: line 3: invalid quota limit `0`"),
         ("transport.max_connections = 9", "kept the old settings: transport: invalid"),
         ("limit.quota = []", "reloaded"),
     ] {

@@ -394,7 +394,7 @@ fn reload_example_applies_valid_edits_and_keeps_the_settings_after_invalid_ones(
     for expected in [
         "limit.quota = \"50/1s\"\n    reloaded\n",
         "    kept the old settings: timeout.attempt: invalid attempt timeout `120s`: expected at most 60s",
-        "    kept the old settings: invalid quota limit `0`: expected at least 1\n",
+        "    kept the old settings: line 3: invalid quota limit `0`: expected at least 1\n",
         "    kept the old settings: transport: invalid transport `other settings`: expected that of the client",
         "limit.quota = []\n    reloaded\n",
         "api_key_file\n    kept the old settings: api_key_file: invalid",

@@ -90,8 +90,8 @@ impl<L> RateLimitLayer<L> {
     /// let layer = RateLimitLayer::new(LocalLimiter::paced_window(quotas))
     ///     // A token has about four bytes, and the response may take 1,000 tokens.
     ///     .with_estimate(|head| {
-    ///         let prompt = head.body_size().unwrap_or(4_000) / 4;
-    ///         Amounts::of(Unit::Tokens, u32::try_from(prompt).unwrap_or(u32::MAX).saturating_add(1_000))
+    ///         let tokens = head.body_size().unwrap_or(4_000) / 4 + 1_000;
+    ///         Amounts::of(Unit::Tokens, tokens.try_into().unwrap_or(u32::MAX))
     ///     })
     ///     .with_actual(|_, headers| {
     ///         let tokens = headers.get("x-tokens-used")?.to_str().ok()?.parse().ok()?;
