@@ -164,7 +164,8 @@ impl StackBuilder {
         self
     }
 
-    /// Replaces the retry layer, including the rules of earlier setters such as [`retry_on`](Self::retry_on).
+    /// Replaces the retry layer, including what earlier setters such as
+    /// [`with_max_attempts`](Self::with_max_attempts) have set.
     pub fn with_retry(mut self, retry: RetryLayer) -> Self {
         self.retry = retry;
         self

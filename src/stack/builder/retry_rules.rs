@@ -1,7 +1,10 @@
 use http::StatusCode;
 
 use super::StackBuilder;
-use crate::{call::RequestHead, retry::AttemptResult};
+use crate::{
+    call::RequestHead,
+    retry::{AttemptResult, IdempotencyKey},
+};
 
 /// Setters of the retry layer. [`with_retry`](Self::with_retry) replaces the whole layer.
 impl StackBuilder {
@@ -63,5 +66,20 @@ impl StackBuilder {
     /// ```
     pub fn with_idempotent(self, rule: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.map_retry(|retry| retry.with_idempotent(rule))
+    }
+
+    /// Adds an idempotency key to each request whose method is not idempotent, and retries the request like an
+    /// idempotent one. Use this only if the server honours the key: see
+    /// [`RetryLayer::with_honoured_idempotency_key`](crate::retry::RetryLayer::with_honoured_idempotency_key).
+    ///
+    /// ```
+    /// use tower_outbound::{Client, retry::IdempotencyKey};
+    ///
+    /// let builder = Client::builder("https://api.example.com")?
+    ///     .with_honoured_idempotency_key(IdempotencyKey::bare());
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_honoured_idempotency_key(self, key: IdempotencyKey) -> Self {
+        self.map_retry(|retry| retry.with_honoured_idempotency_key(key))
     }
 }
