@@ -20,6 +20,8 @@ mod proxy_program;
 mod returned_requests;
 mod runtimes;
 mod service;
+#[cfg(target_os = "linux")]
+mod slow_networks;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
