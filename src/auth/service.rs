@@ -5,6 +5,7 @@ use std::{
     slice,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use http::{Request, Response, StatusCode};
@@ -20,7 +21,8 @@ use super::{
     sign::Signature,
 };
 use crate::{
-    call::{Chosen, KeyReplaced},
+    call::{CallContext, Chosen, KeyReplaced},
+    clock::{self, Instant},
     error::{BoxError, Error, MaybeRejected},
     headers,
     policy::grpc::Code,
@@ -42,6 +44,9 @@ pub struct Auth<S, G = Infallible> {
     inner: S,
     layer: Arc<AuthLayer<G>>,
     ready: Readiness,
+    /// When the service began to wait for a key, and how long it waited. Boxed, because most keys are available
+    /// immediately.
+    key_wait: Option<Box<(Instant, Duration)>>,
 }
 
 /// The key with which the service is ready. A call takes the key out of the service.
@@ -112,13 +117,14 @@ impl<S, G: Clone> Layer<S> for AuthLayer<G> {
     type Service = Auth<S, G>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Auth { inner, layer: Arc::new(self.clone()), ready: Readiness::NotPolled }
+        Auth { inner, layer: Arc::new(self.clone()), ready: Readiness::NotPolled, key_wait: None }
     }
 }
 
 impl<S: Clone, G> Clone for Auth<S, G> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer), ready: Readiness::NotPolled }
+        let (inner, layer) = (self.inner.clone(), Arc::clone(&self.layer));
+        Self { inner, layer, ready: Readiness::NotPolled, key_wait: None }
     }
 }
 
@@ -132,7 +138,13 @@ where
     type Future = ResponseFuture<S::Future, G::Signing>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        ready!(self.ready.poll(&self.layer.credential, cx));
+        if self.ready.poll(&self.layer.credential, cx).is_pending() {
+            self.key_wait.get_or_insert_with(|| Box::new((clock::now(), Duration::ZERO)));
+            return Poll::Pending;
+        }
+        if let Some((since, waited @ Duration::ZERO)) = self.key_wait.as_deref_mut() {
+            *waited = since.elapsed();
+        }
         self.inner.poll_ready(cx).map_err(Error::from_readiness)
     }
 
@@ -140,6 +152,9 @@ where
         // Takes the key out of the service. Before the next request, the service must become ready again, with a
         // current key.
         let mut ready = mem::take(&mut self.ready);
+        if let Some((wait, call)) = self.key_wait.take().zip(request.extensions().get::<CallContext>()) {
+            call.add_key_wait(wait.1);
+        }
         let (mut credential, mut origins) = (&self.layer.credential, &*self.layer.origins);
         let mut is_member = false;
         if let Credential::Members(members) = credential {

@@ -16,6 +16,8 @@ use tower_service::Service;
 use super::key::auth_error;
 use crate::{
     body::{Body, BodyTooLarge},
+    call::CallContext,
+    clock,
     error::{BoxError, Error, ErrorKind},
     headers,
 };
@@ -133,7 +135,15 @@ where
         // Uses the instance that was polled ready for this call, and keeps a clone of it for the next call.
         let next = inner.clone();
         let inner = mem::replace(inner, next);
-        Signing { signed: Box::pin(signed(Arc::clone(&self.0), request)), inner }
+        let call = request.extensions().get::<CallContext>().cloned();
+        let signed = signed(Arc::clone(&self.0), request);
+        let signed = Box::pin(async move {
+            let started = clock::now();
+            let result = signed.await;
+            call.inspect(|call| call.add_key_wait(started.elapsed()));
+            result
+        });
+        Signing { signed, inner }
     }
 }
 

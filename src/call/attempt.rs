@@ -14,6 +14,9 @@ pub struct AttemptReport {
     pub started: Duration,
     /// How long this attempt waited in the limiter's queue.
     pub queued: Duration,
+    /// How long this attempt waited for its key or its signature. Includes the time in which the signature read the
+    /// body.
+    pub key_wait: Duration,
     /// How long this attempt waited for a connection or an HTTP/2 stream. Includes the time to open a connection. Only
     /// the crate's own [`transport`](crate::transport) reports this time.
     pub connection_wait: Duration,
@@ -59,6 +62,7 @@ pub struct ConnectTimes {
 pub(super) struct Attempt {
     pub(super) started: OptionalDuration,
     pub(super) queued: OptionalDuration,
+    pub(super) key_wait: OptionalDuration,
     pub(super) connection_wait: OptionalDuration,
     pub(super) sent: OptionalDuration,
     pub(super) ended: OptionalDuration,
@@ -79,6 +83,7 @@ impl Attempt {
             number,
             started: self.started.get().unwrap_or_default(),
             queued: self.queued.get().unwrap_or_default(),
+            key_wait: self.key_wait.get().unwrap_or_default(),
             connection_wait: self.connection_wait.get().unwrap_or_default(),
             connect: self.connect.as_deref().copied(),
             sent: self.sent.get(),

@@ -208,6 +208,13 @@ impl CallContext {
         self.deadline().is_none() && self.0.shared.state().queued.get().is_some()
     }
 
+    /// Records how long an attempt waited for its key or its signature.
+    pub(crate) fn add_key_wait(&self, waited: Duration) {
+        if let Some(attempt) = &mut self.0.shared.state().attempts.last {
+            attempt.key_wait.add(waited);
+        }
+    }
+
     /// Records how long an attempt waited for its connection, and the times of a connection that was opened for it. An
     /// attempt whose connection returned the request waits again. It keeps the times of its connection if no other was
     /// opened.

@@ -244,9 +244,15 @@ pub(crate) struct CallSummary {
     pub(crate) routed: Option<(usize, Uri)>,
     pub(crate) queued: Duration,
     pub(crate) server_request_id: Option<Arc<str>>,
-    /// The attempt that the event shows.
+    /// The attempt whose times the event shows.
     pub(crate) attempt: Option<AttemptReport>,
+    /// Whether the event shows the other facts of this attempt too.
+    pub(crate) shows_attempt: bool,
 }
+
+/// The time outside the limiter's queue from which on the event of a call shows the times of its only attempt. A faster
+/// call needs no explanation.
+const SLOW: Duration = Duration::from_millis(100);
 
 impl CallContext {
     /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
@@ -277,9 +283,13 @@ impl CallContext {
     }
 
     /// Returns the state that the event of the call shows. `in_span` is `true` if its span contains the identity.
-    pub(crate) fn summary(&self, in_span: bool) -> CallSummary {
+    /// `elapsed` is the time since the start of the call.
+    pub(crate) fn summary(&self, in_span: bool, elapsed: Duration) -> CallSummary {
         let mut state = self.0.shared.state();
-        let deferred = state.deferred.take();
+        let shows_attempt = state.deferred.take().is_some();
+        let queued = state.queued.get().unwrap_or_default();
+        let attempts = state.attempts.iter().count();
+        let is_slow = attempts == 1 && elapsed.saturating_sub(queued) >= SLOW;
         let identity = state.identity.as_ref();
         let outside = identity.filter(|_| !in_span);
         let member = state.rare.as_deref().and_then(|rare| rare.member.as_ref());
@@ -287,11 +297,12 @@ impl CallContext {
             has_service: identity.is_some_and(|identity| identity.naming.service.is_some()),
             service: outside.and_then(|identity| identity.naming.service.clone()),
             request_id: outside.map(|identity| identity.request_id.clone()),
-            attempts: state.attempts.iter().count(),
+            attempts,
             routed: member.and_then(|member| member.routed.clone()),
-            queued: state.queued.get().unwrap_or_default(),
+            queued,
             server_request_id: state.server_request_id.clone(),
-            attempt: deferred.and_then(|_| state.attempts.last_report()),
+            attempt: (shows_attempt || is_slow).then(|| state.attempts.last_report()).flatten(),
+            shows_attempt,
         }
     }
 

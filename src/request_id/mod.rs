@@ -37,12 +37,12 @@
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `member` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
-//! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `member` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
-//! | `tower_outbound::call` | info | call failed | the limiter [refused](#refused-calls) a call | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `member` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
+//! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `member` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `key_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
+//! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `member` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `key_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
+//! | `tower_outbound::call` | info | call failed | the limiter [refused](#refused-calls) a call | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `member` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `key_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
 //! | `tower_outbound::call` | warn | each attempt has another request id: move the request id layer outside the retry layer | once for each layer that has given one call two ids | `service` |
 //! | `tower_outbound::call` | warn | a wait for a permit had no deadline: move the total timeout layer outside the rate limit layer | once for each layer, if a call has waited before the layer set its deadline | `service` |
-//! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended, or the body of its response broke; not the [only attempt](#the-only-attempt-of-a-call) of a call | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `queued_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
+//! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended, or the body of its response broke; not the [only attempt](#the-only-attempt-of-a-call) of a call | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `queued_ms` `key_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `stop_reason` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `queued_ms` |
@@ -81,10 +81,11 @@
 //!
 //! If the subscriber enables the events of calls and of attempts, a call with one attempt emits one event instead of
 //! two. Its event `call completed` or `call failed` then has the fields of `attempt ended`, from
-//! `network.protocol.version` to `requested_delay_ms` in the table. At INFO, and with more than one attempt, these
-//! fields are omitted. Without this layer, or if its events are disabled or below INFO, each attempt has its own event.
-//! If a layer outside the retry layer sends another request for the call, such as a redirect, the event of the first
-//! attempt is emitted when the next attempt starts.
+//! `network.protocol.version` to `requested_delay_ms` in the table. At INFO, the event of a slow call has only the
+//! [times of the attempt](#where-the-time-went), and that of a faster call none of these fields. With more than one
+//! attempt, they are omitted. Without this layer, or if its events are disabled or below INFO, each attempt has its own
+//! event. If a layer outside the retry layer sends another request for the call, such as a redirect, the event of the
+//! first attempt is emitted when the next attempt starts.
 //!
 //! # Where the time went
 //!
@@ -108,6 +109,18 @@
 //! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of
 //!   their times: `12 earlier@9.2s, 503@27ms`.
 //!
+//! If a call with one attempt took at least 100 ms outside the limiter's queue, its event also shows the times of the
+//! attempt. The event of a faster call has them only at DEBUG.
+//!
+//! | field | time |
+//! |---|---|
+//! | `key_ms` | waiting for a key or a signature, which may read the body first; omitted if the deadline ended the wait |
+//! | `connection_wait_ms` | waiting for a connection or an HTTP/2 stream, including the time to open a connection |
+//! | `resolve_ms`, `connect_ms`, `tls_ms` | opening that connection, unless it was already open |
+//! | `response_ms` | between sending the request and the end of the attempt, including the upload of the request's body |
+//!
+//! Only the crate's own [`transport`](crate::transport) reports the times other than `key_ms`.
+//!
 //! # Fields
 //!
 //! | field | value |
@@ -122,7 +135,7 @@
 //! | `stop_reason` | the name of a [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
 //! | `reason` | the name of a [`DelayReason`](crate::call::DelayReason); of a refusal, that of a [`Reason`](crate::error::Reason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response; `rejected`, if the response states that the request was [not processed](crate::call::Delivery#rejected-requests) |
-//! | `queued_ms`, and all milliseconds | with one decimal place; `queued_ms` and `backoff_ms` only from 0.1 |
+//! | `queued_ms`, and all milliseconds | with one decimal place; `queued_ms`, `backoff_ms`, `key_ms` and `connection_wait_ms` only from 0.1 |
 //! | `rpc.response.status_code` | the name of a `grpc-status` in the head of the response |
 //! | `network.protocol.version` | the version of HTTP, such as `1.1` or `2`, of an attempt with a response |
 //! | `http.request.method` | `_OTHER` in spans for an unknown method, with its name in `http.request.method_original` |
@@ -163,8 +176,8 @@
 //!   not receive the only attempt of a call.
 //! - A call that starts while no subscriber is active has no event, even if a subscriber is installed before it ends.
 //! - A call that its caller drops has no event. Its spans have no status, because nothing failed.
-//! - The event of a call is emitted when the response headers arrive. A later failure, in a streamed body or in gRPC
-//!   trailers, is not logged.
+//! - The event of a call is emitted when the response headers arrive. Its times do not include the response body, so a
+//!   slow body does not make the call slow. A later failure, in a streamed body or in gRPC trailers, is not logged.
 //! - A client passes a call to the stack again if the [body of a response
 //!   breaks](crate::retry#broken-response-bodies). The call then has a second span `call`, but no second event
 //!   `call completed`. The event `call failed` follows if the call fails. Its `elapsed_ms` counts from the start of the

@@ -65,7 +65,8 @@ pub(crate) fn joins_attempt() -> bool {
 
 /// Emits the event at the end of a call.
 pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
-    let (report, summary) = (call.report(), call.summary(subject.in_span));
+    let elapsed = call.started().elapsed();
+    let (report, summary) = (call.report(), call.summary(subject.in_span, elapsed));
     let ended = report.stop_reason();
     let attempts = Some(summary.attempts).filter(|count| *count > 1);
     // Only the call of a pool has one.
@@ -79,9 +80,9 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
     let uri = LazyCell::new(|| routed.map(|(_, uri)| uri).or_else(|| outside.map(|subject| &subject.uri)));
     let unnamed = LazyCell::new(|| uri.filter(|_| !summary.has_service));
     let failed = result.map_or(true, |response| response.has_failed(ended));
-    let attempt = summary.attempt.as_ref();
-    let connect = attempt.and_then(|attempt| attempt.connect);
-    let elapsed = call.started().elapsed();
+    let times = summary.attempt.as_ref();
+    let attempt = times.filter(|_| summary.shows_attempt);
+    let connect = times.and_then(|attempt| attempt.connect);
     // Omits the reason if the status of a completed call already shows it.
     let is_informative = |ended: &StopReason| match ended {
         StopReason::Success => false,
@@ -114,11 +115,12 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 elapsed_ms = millis(elapsed),
                 network.protocol.version = attempt.and(result.ok()).and_then(|response| protocol(response.version)),
                 delivery = attempt.and_then(delivery),
+                key_ms = times.and_then(|attempt| some_millis(attempt.key_wait)),
                 resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
                 connect_ms = connect.map(|times| millis(times.connect)),
                 tls_ms = connect.and_then(|times| Some(millis(times.tls?))),
-                connection_wait_ms = attempt.and_then(|attempt| some_millis(attempt.connection_wait)),
-                response_ms = attempt.and_then(response_ms),
+                connection_wait_ms = times.and_then(|attempt| some_millis(attempt.connection_wait)),
+                response_ms = times.and_then(response_ms),
                 requested_delay_ms = attempt.and_then(|attempt| attempt.requested_delay).map(millis),
                 server_request_id = TextValue::of(summary.server_request_id.as_deref()).value(),
                 "{message}"
@@ -173,6 +175,7 @@ fn attempt_ended(call: &CallContext, end: AttemptEnd) {
         error.type = end.err(),
         delivery = attempt.as_ref().and_then(delivery),
         queued_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.queued)),
+        key_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.key_wait)),
         resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
         connect_ms = connect.map(|times| millis(times.connect)),
         tls_ms = connect.and_then(|times| Some(millis(times.tls?))),

@@ -1,5 +1,11 @@
 //! Tests that the event of a call shows where its time went, and has the same fields with all features of the crate.
 
+use tower_outbound::{
+    Body, Report,
+    auth::{BoxSignFuture, Sign},
+    body::ReplayBody,
+};
+
 use super::*;
 
 /// Makes the last of several calls through a stack with a limiter, and returns its event at INFO.
@@ -119,4 +125,66 @@ async fn event_in_the_span_of_the_call_shows_what_the_span_cannot_show() {
         let shown = ["http.request.method", "url.path"].map(|name| fields.get(name).map(String::as_str));
         assert_eq!(shown, [method, "/v1"].map(|value| is_shown.then_some(value)), "{method} {uri}");
     }
+}
+
+/// A signer that takes this long.
+struct SlowSigner(u64);
+
+impl Sign for SlowSigner {
+    fn sign<'a>(&'a self, _: &'a mut http::request::Parts, _: Option<&'a bytes::Bytes>) -> BoxSignFuture<'a> {
+        Box::pin(async {
+            tokio::time::sleep(millis(self.0)).await;
+            Ok(())
+        })
+    }
+}
+
+/// The threshold is 100 ms.
+#[tokio::test(start_paused = true)]
+async fn event_at_info_shows_the_wait_for_a_key_or_a_signature_if_the_call_is_slow() {
+    async fn check<L>(layer: L, waited: u64)
+    where
+        L: Layer<ScriptedService, Service: Clone>,
+        L::Service: Service<Request<ReplayBody<Content>>, Response = Response<Body>, Error: Into<BoxError>>,
+    {
+        let (capture, _guard) = Capture::at(LevelFilter::INFO);
+        let service = ServiceBuilder::new()
+            .layer(RequestIdLayer::new())
+            .layer(RetryLayer::new())
+            .layer(layer)
+            .service(ScriptedService::new([Delayed(7, 200)]));
+        let response = service.oneshot(get(URI)).await.unwrap();
+        let report = Report::from_response(&response).unwrap();
+        assert_eq!(report.attempts()[0].key_wait, millis(waited));
+        let event = capture.of(CALL).pop().unwrap();
+        let shown = event.fields.get("key_ms").map(String::as_str);
+        let expected = format!("{waited}.0");
+        assert_eq!(shown, (waited + 7 >= 100).then_some(expected.as_str()), "{event:?}");
+    }
+    for waited in [8_000, 93, 92] {
+        let origin = || Origin::parse(URI).unwrap();
+        let keys = RefreshingKey::new(move || async move {
+            tokio::time::sleep(millis(waited)).await;
+            ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)
+        });
+        check(AuthLayer::new(keys, origin()).unwrap(), waited).await;
+        check(AuthLayer::from_sign(SlowSigner(waited), origin()).unwrap(), waited).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_the_queue_does_not_make_a_call_slow() {
+    let (capture, _guard) = Capture::at(LevelFilter::INFO);
+    let quota = Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin();
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)))
+        .layer(AuthLayer::from_sign(SlowSigner(60), Origin::parse(URI).unwrap()).unwrap())
+        .service(ScriptedService::new([Status(200)]));
+    for _ in 0..2 {
+        service.clone().oneshot(get(URI)).await.unwrap();
+    }
+    let event = capture.of(CALL).pop().unwrap();
+    assert!(number(&event, "queued_ms") > 400.0 && !event.fields.contains_key("key_ms"), "{event:?}");
 }

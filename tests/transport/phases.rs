@@ -3,10 +3,18 @@
 use std::vec;
 
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::advance,
+};
+use tracing::level_filters::LevelFilter;
 
 use super::{
-    support::certificate::{certificate, trusting, wire},
+    support::{
+        capture::{Capture, Line},
+        certificate::{certificate, trusting, wire},
+    },
+    uploads::manual_clock,
     *,
 };
 
@@ -242,4 +250,59 @@ async fn retry_of_a_post_that_was_not_sent_is_the_only_request_although_the_firs
     let (result, ended, server) = call_in_tasks(CONNECT_TIMEOUT, LONG, 2).await;
     assert_eq!(result.unwrap().attempt_count(), 2);
     assert_eq!((ended.iter().flatten().count(), ended.len(), server.requests()), (1, 2, 1), "{ended:?}");
+
+/// Returns the fields of an event that show the times of an attempt.
+fn times(event: &Line) -> Vec<(&str, &str)> {
+    let names = ["key_ms", "resolve_ms", "connect_ms", "tls_ms", "connection_wait_ms", "response_ms"];
+    names.into_iter().filter_map(|name| Some((name, event.fields.get(name)?.as_str()))).collect()
+}
+
+/// The third call waits 8 s for a connection. It is the connection of the second call, whose response takes 8 s.
+#[tokio::test(start_paused = true)]
+async fn event_at_info_shows_whether_a_slow_call_waited_for_its_connection_or_its_response() {
+    let (_clock, (capture, _guard)) = (manual_clock(), Capture::at(LevelFilter::INFO));
+    let release = Arc::new(Notify::new());
+    let released = Arc::clone(&release);
+    let server = Server::raw(Settings::default(), move |number, _| {
+        let released = Arc::clone(&released);
+        async move {
+            if number == 2 {
+                released.notified().await;
+            }
+            reply(200, "ok")
+        }
+    })
+    .await;
+    let address = server.address();
+    let connector = service_fn(move |_: http::Uri| async move {
+        tokio::time::sleep(millis(200)).await;
+        TcpStream::connect(address).await
+    });
+    let transport = TransportConfig::new().with_max_connections(1).build_with_connector(connector).unwrap();
+    let client = builder(&server.url()).client_with_service(transport).unwrap();
+    let calls = ["/connects", "/responds", "/waits"].map(|path| text(client.get(path)));
+    let [connects, responds, waits] = calls.map(tokio::spawn);
+    settle().await;
+    advance(millis(200)).await;
+    within(connects).await.unwrap();
+    within(server.received(2)).await;
+    advance(millis(8_000)).await;
+    release.notify_one();
+    within(responds).await.unwrap();
+    within(waits).await.unwrap();
+    within(text(client.get("/fast"))).await;
+    let events = capture.of("tower_outbound::call");
+    let shown: Vec<_> =
+        events.iter().map(|event| (event.fields["url.path"].as_str(), times(event))).collect();
+    let connected = [("connect_ms", "200.0"), ("connection_wait_ms", "200.0"), ("response_ms", "0.0")];
+    let waited = [("connection_wait_ms", "8200.0"), ("response_ms", "0.0")];
+    assert_eq!(
+        shown,
+        [
+            ("/connects", connected.to_vec()),
+            ("/responds", vec![("connection_wait_ms", "200.0"), ("response_ms", "8000.0")]),
+            ("/waits", waited.to_vec()),
+            ("/fast", vec![]),
+        ]
+    );
 }
