@@ -66,8 +66,8 @@ impl ResponseError {
         matches!(&self.kind, Kind::Body(error) if error.is::<BodyTooLarge>())
     }
 
-    /// Returns whether the deadline of the call, the timeout of an attempt or the idle timeout of the body was
-    /// exceeded.
+    /// Returns whether the deadline of the call, the timeout of an attempt, the connect timeout or the idle timeout of
+    /// the body was exceeded.
     ///
     /// Returns `false` if [`error_for_status`](super::Response::error_for_status) created the error, even if the body
     /// stalled.

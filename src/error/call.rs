@@ -222,13 +222,16 @@ impl Error {
         !self.inner.maybe_processed && (self.is_refusal() || self.inner.failed == Failed::Readiness)
     }
 
-    /// Returns `true` if the deadline or an attempt's timeout was exceeded, or if the body of the response stalled.
+    /// Returns `true` if the deadline or an attempt's timeout was exceeded, if the body of the response stalled, or if
+    /// the kind is [`ConnectTimeout`](ErrorKind::ConnectTimeout).
     ///
-    /// After a timeout, the server may have processed the request. Only timeouts of this crate's layers count. For a
-    /// timeout of a tower layer or connector below them, this method returns `false`, and
-    /// [`is_service`](Self::is_service) returns `true`. [`kind`](Self::kind) distinguishes the timeouts.
+    /// After a timeout, the server [may have processed](Self::may_have_been_processed) the request. For a
+    /// `ConnectTimeout`, [`is_service`](Self::is_service) also returns `true`. Other timeouts count only if a layer of
+    /// this crate returned them. For a timeout of a tower layer below, this method returns `false`, and `is_service`
+    /// returns `true`. [`kind`](Self::kind) distinguishes the timeouts.
     pub fn is_timeout(&self) -> bool {
-        self.is(&[ErrorKind::AttemptTimeout, ErrorKind::Deadline, ErrorKind::BodyTimeout])
+        self.inner.kind == ErrorKind::ConnectTimeout
+            || self.is(&[ErrorKind::AttemptTimeout, ErrorKind::Deadline, ErrorKind::BodyTimeout])
     }
 
     /// Returns whether the total deadline of the call was exceeded, as opposed to the timeout of an attempt or of a

@@ -24,6 +24,7 @@ fn failing(error: fn() -> BoxError) -> Connector {
 fn assert_error(name: &str, error: &Error, kind: ErrorKind, message: &str, attempts: usize) {
     assert_eq!(error.kind(), kind, "{name}: {error:?}");
     assert!(error.is_service(), "{name}: {error:?}");
+    assert_eq!(error.is_timeout(), kind == ErrorKind::ConnectTimeout, "{name}: {error:?}");
     assert_eq!(error.report().unwrap().attempt_count(), attempts, "{name}: {error:?}");
     let after = if attempts > 1 { format!(" after {attempts} attempts") } else { String::new() };
     let id = error.request_id().unwrap();

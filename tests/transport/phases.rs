@@ -64,6 +64,7 @@ async fn post_counts_as_not_sent_if_a_time_limit_ends_a_silent_tls_handshake() {
         let client = builder.client_with_transport(transport).unwrap();
         let error = within(client.post("/").body("{}").timeout(request)).await.unwrap_err();
         assert_not_sent(&error, kind, count);
+        assert!(error.is_timeout(), "{error:?}");
         for attempt in error.report().unwrap().attempts() {
             assert!(attempt.connection_wait > CONNECT_TIMEOUT / 2, "{attempt:?}");
         }
