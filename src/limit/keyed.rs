@@ -97,9 +97,9 @@ use crate::{
 /// - The limiter of a key takes about 130 bytes beyond the key. Its first grant adds about 450 bytes, and 16 bytes for
 ///   each logged permit of a paced or sliding window.
 /// - A key is idle if its quota is fully available, no request waits for its permits, none is in flight under a
-///   [limit](LocalLimiter::with_max_in_flight), no server limit applies to it, and its quotas are those of its new
-///   limiter. [`set_quotas`](LocalLimiter::set_quotas) with other quotas therefore keeps the key in use. If most keys
-///   have their own quotas, let `make` create the limiters with them.
+///   [limit](LocalLimiter::with_max_in_flight), no server limit applies to it, and its quotas are those with which
+///   `make` now creates its limiter. [`set_quotas`](LocalLimiter::set_quotas) with other quotas therefore keeps the key
+///   in use. If most keys have their own quotas, let `make` create the limiters with them.
 /// - Adding a key removes idle keys. No background task runs, and a key in use is never removed.
 /// - A request with a new key is refused if keys in use take up all the room.
 /// - A server limit, such as a daily quota that resets at midnight, keeps its key in use until the reset. In that case,
@@ -135,6 +135,9 @@ const CHECKED_KEYS: usize = 2;
 /// continues after these keys.
 const CHECKED_KEYS_IF_FULL: usize = 64;
 
+/// For how many keys with changed quotas `make` is called when a new key is added.
+const MOST_CHANGED: usize = 8;
+
 /// At most this many table slots are visited for each key to check. Without this limit, a search would take long in a
 /// table of mostly empty slots, such as after most keys were removed.
 const SLOTS_PER_CHECK: usize = 8;
@@ -155,7 +158,11 @@ where
     /// Creates keyed limiters. `key` computes the key of a request, and `make` creates the limiter of a new key.
     ///
     /// `key` must always return the same key for the same request. The layer calls `key` again if the request's permit
-    /// expires before it is used.
+    /// expires before the inner service is ready.
+    ///
+    /// `make` runs without a lock of the `Keyed`, in [`limiter`](Self::limiter) or in the first poll of a request. If
+    /// two threads add a key at once, the limiter of one is dropped. `make` is also called for up to eight keys whose
+    /// quotas [`set_quotas`](LocalLimiter::set_quotas) has changed, before they are removed.
     pub fn new(
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter + Send + Sync + 'static,
@@ -189,7 +196,7 @@ where
 
     /// Returns the limiter of `key`, and creates it if it does not exist.
     ///
-    /// The key stays in use as long as a clone of its limiter exists.
+    /// The key stays in use as long as a clone of its limiter exists. The caller must hold no lock that `make` takes.
     ///
     /// # Errors
     ///
@@ -197,20 +204,29 @@ where
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
         // Uses bits in the middle of the hash, because the table itself uses the lowest and the highest bits.
-        let mut shard = self.shared.shard((hash >> 32) as usize % SHARDS);
-        if let Some((_, limiter)) = shard.limiters.find(hash, |(known, _)| known == key) {
-            return Ok(limiter.clone());
-        }
+        let index = (hash >> 32) as usize % SHARDS;
         let room = self.shared.room;
-        let checks = if shard.limiters.len() < room { CHECKED_KEYS } else { CHECKED_KEYS_IF_FULL };
-        shard.remove_idle(checks, room);
-        if shard.limiters.len() >= room {
-            return Err(Refusal::new(Reason::TooManyKeys, None));
+        let mut made: Option<LocalLimiter> = None;
+        loop {
+            let mut shard = self.shared.shard(index);
+            if let Some((_, limiter)) = shard.limiters.find(hash, |(known, _)| known == key) {
+                return Ok(limiter.clone());
+            }
+            if let Some(limiter) = made.take().filter(|_| shard.limiters.len() < room) {
+                let limiter = limiter.for_key(&mut shard.setups);
+                let entry = (key.clone(), limiter.clone());
+                shard.limiters.insert_unique(hash, entry, |(key, _)| self.shared.hasher.hash_one(key));
+                return Ok(limiter);
+            }
+            let changed = shard.remove_idle(room);
+            let is_full = shard.limiters.len() >= room;
+            drop(shard);
+            // `make` runs outside the lock, because it may block, or wait for a caller of this method.
+            if !self.shared.remove_changed(index, &changed) && is_full {
+                return Err(Refusal::new(Reason::TooManyKeys, None));
+            }
+            made = Some((self.shared.make)(key));
         }
-        let limiter = (self.shared.make)(key).for_key(&mut shard.setups);
-        let entry = (key.clone(), limiter.clone());
-        shard.limiters.insert_unique(hash, entry, |(key, _)| self.shared.hasher.hash_one(key));
-        Ok(limiter)
     }
 
     /// Returns the limiter of a request.
@@ -233,33 +249,50 @@ impl<K> Keyed<K> {
 
 impl<K> Shared<K> {
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K>> {
-        // Ignores poisoning, because a panic in `make` or in the code of the key type leaves the table consistent.
+        // Ignores poisoning, because a panic in the code of the key type leaves the table consistent.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K> Shard<K> {
-    /// Checks up to `checks` keys and removes the idle ones. In a full shard, stops after the first idle key.
-    fn remove_idle(&mut self, checks: usize, room: usize) {
+impl<K: Hash + Eq> Shared<K> {
+    /// Removes those of the keys that are idle and have the quotas of their new limiters. Returns whether any was.
+    fn remove_changed(&self, index: usize, keys: &[K]) -> bool {
+        let is_removed = |key: &&K| {
+            let quotas = (self.make)(key).quotas();
+            let mut shard = self.shard(index);
+            let entry = shard.limiters.find_entry(self.hasher.hash_one(key), |(known, _)| known == *key).ok();
+            let is_idle = |limiter: &LocalLimiter| limiter.is_idle() && limiter.quotas() == quotas;
+            entry.filter(|entry| is_idle(&entry.get().1)).map(|entry| entry.remove()).is_some()
+        };
+        keys.iter().take(MOST_CHANGED).filter(is_removed).count() > 0
+    }
+}
+
+impl<K: Clone> Shard<K> {
+    /// Removes the idle ones of the next keys. In a full shard, stops after the first idle key. Returns the keys that
+    /// are idle if their changed quotas are those of their new limiters.
+    fn remove_idle(&mut self, room: usize) -> Vec<K> {
         let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
-        let mut checked = 0;
+        let checks = if full { CHECKED_KEYS_IF_FULL } else { CHECKED_KEYS };
+        let (mut checked, mut changed) = (0, Vec::new());
         for _ in 0..slots.min(checks * SLOTS_PER_CHECK) {
             let slot = self.next_slot % slots;
             self.next_slot = slot + 1;
-            let Some((_, limiter)) = self.limiters.get_bucket(slot) else { continue };
+            let Some((key, limiter)) = self.limiters.get_bucket(slot) else { continue };
             checked += 1;
             if limiter.is_idle() {
-                if let Ok(entry) = self.limiters.get_bucket_entry(slot) {
+                if limiter.has_changed_quotas() {
+                    changed.push(key.clone());
+                } else if let Ok(entry) = self.limiters.get_bucket_entry(slot) {
                     entry.remove();
-                }
-                if full {
-                    return;
+                    checked = if full { checks } else { checked };
                 }
             }
             if checked == checks {
-                return;
+                break;
             }
         }
+        changed
     }
 }
 

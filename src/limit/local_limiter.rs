@@ -146,12 +146,12 @@ impl LocalLimiter {
     ///   The first quota of another unit does not count earlier amounts.
     /// - A waiter whose cost exceeds the new quotas is refused.
     /// - A pause and the empty quotas that the server has reported stay. [`resume`](Self::resume) discards them.
-    /// - A [`Keyed`](super::Keyed#memory) keeps a key whose quotas differ from those of its new limiter.
+    /// - A [`Keyed`](super::Keyed#memory) keeps a key while `make` would create its limiter with other quotas.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         let quotas: Vec<_> = quotas.into_iter().collect();
         self.locked(|core, now| {
             core.set_quotas(&quotas, now);
-            core.has_other_quotas = *quotas != *self.shared.setup.quotas;
+            core.changed_quotas = Some(Box::new(quotas.into()));
         });
     }
 
@@ -200,8 +200,8 @@ impl LocalLimiter {
         self.shared.snapshot()
     }
 
-    /// Returns whether the limiter is equivalent to a new one: no permit is spent, no request is queued, no server
-    /// limit applies, its quotas are the same, and no other clone and no permit of the limiter exist.
+    /// Returns whether the limiter is equivalent to a new one with the same quotas: no permit is spent, no request is
+    /// queued, no server limit applies, and no other clone and no permit of the limiter exist.
     pub(super) fn is_idle(&self) -> bool {
         // The holder of another clone or of a permit may be about to use the limiter.
         if Arc::strong_count(&self.shared) > 1 {
@@ -212,13 +212,24 @@ impl LocalLimiter {
         self.shared.is_idle()
     }
 
+    /// Returns whether [`set_quotas`](Self::set_quotas) was called.
+    pub(super) fn has_changed_quotas(&self) -> bool {
+        !self.shared.is_unused() && self.locked(|core, _| core.changed_quotas.is_some())
+    }
+
+    /// Returns the current quotas.
+    pub(super) fn quotas(&self) -> Box<[Quota]> {
+        let changed = self.locked(|core, _| core.changed_quotas.clone());
+        changed.map_or_else(|| self.shared.setup.quotas.clone(), |changed| *changed)
+    }
+
     /// Prepares the limiter for one key of many. Limiters with the same quotas and settings share one setup.
     pub(super) fn for_key(mut self, setups: &mut Vec<Arc<Setup>>) -> Self {
         // A limiter with other clones is in use, and keeps its own setup.
         if let Some(own) = Arc::get_mut(&mut self.shared) {
             match setups.iter().find(|setup| setup.is_same(&own.setup)) {
                 // The next new limiter of the key will have the same quotas.
-                _ if !own.is_unused() => own.locked(|core, _| core.has_other_quotas = false),
+                _ if !own.is_unused() => own.locked(|core, _| core.changed_quotas = None),
                 Some(setup) => own.setup = Arc::clone(setup),
                 None if setups.len() < MOST_SETUPS => setups.push(Arc::clone(&own.setup)),
                 None => {}

@@ -168,3 +168,61 @@ async fn keyed_limiter_keeps_a_key_whose_quota_was_changed() {
         }
     }
 }
+
+/// As in the guide: the shared quota changes, and then that of each known key.
+#[tokio::test(start_paused = true)]
+async fn keyed_limiter_removes_idle_keys_after_the_quota_of_all_keys_was_changed() {
+    for limit in [10, 20] {
+        let shared = Arc::new(Mutex::new(Quota::per_second(10).unwrap()));
+        let read = Arc::clone(&shared);
+        let make = move |_: &u32| LocalLimiter::paced_window(*read.lock().unwrap());
+        let keyed = Keyed::with_max_keys(1_600, |_| 0, make);
+        // Most shards are full.
+        let known: Vec<_> = (0..1_700)
+            .filter(|key| keyed.limiter(key).is_ok_and(|limiter| limiter.try_acquire().is_ok()))
+            .collect();
+        assert!(known.len() > 1_500, "{}", known.len());
+        let new_quota = Quota::per_second(limit).unwrap();
+        *shared.lock().unwrap() = new_quota;
+        known.iter().for_each(|key| keyed.limiter(key).unwrap().set_quotas(new_quota));
+        let own = &known[..50];
+        own.iter().for_each(|key| keyed.limiter(key).unwrap().set_quotas(one_per_second()));
+        advance(seconds(86_400)).await;
+        let refused = (10_000..11_000).filter(|key| keyed.limiter(key).is_err()).count();
+        assert_eq!(refused, 0, "new keys that were refused");
+        let kept = own.iter().filter(|key| keyed.limiter(key).unwrap().snapshot().available == 1).count();
+        assert_eq!(kept, 50, "keys with quotas of their own that were kept");
+    }
+}
+
+#[test]
+fn keyed_limiter_holds_no_lock_while_it_makes_a_limiter() {
+    const NEW: u32 = 1_000_000;
+    let ((enters, entered), (leave, left)) = (mpsc::channel(), mpsc::channel());
+    let (gate, quota) = (Mutex::new((enters, left)), one_per_second());
+    let keyed = keyed(move |key| {
+        if *key >= NEW {
+            let (enters, left) = &*gate.lock().unwrap();
+            enters.send(()).unwrap();
+            left.recv().unwrap();
+        }
+        LocalLimiter::token_bucket(quota)
+    });
+    // Keys of all shards.
+    (0..64).for_each(|key| drop(keyed.limiter(&key).unwrap()));
+    let adding = [keyed.clone(), keyed.clone()]
+        .map(|keyed| std::thread::spawn(move || keyed.limiter(&NEW).unwrap().try_acquire().is_ok()));
+    entered.recv_timeout(seconds(60)).unwrap();
+    let (found, all) = mpsc::channel();
+    let other = keyed.clone();
+    std::thread::spawn(move || {
+        (0..64).for_each(|key| drop(other.limiter(&key).unwrap()));
+        found.send(()).unwrap();
+    });
+    let has_found = all.recv_timeout(seconds(10));
+    (0..2).for_each(|_| leave.send(()).unwrap());
+    // Both threads get the same limiter.
+    let granted = adding.map(|adding| adding.join().unwrap());
+    assert_eq!(granted.iter().filter(|granted| **granted).count(), 1);
+    has_found.expect("known keys are found meanwhile");
+}

@@ -80,8 +80,9 @@ pub struct Core {
     /// `None` unless a quota counts a unit other than requests, or the limiter learns the rate of one.
     pub(crate) units: Option<Box<Units>>,
     obeys_remaining: bool,
-    /// Whether the quotas differ from those with which the limiter was created.
-    pub(crate) has_other_quotas: bool,
+    /// The quotas that replaced those with which the limiter was created. A thin pointer, because few keys of a `Keyed`
+    /// have them.
+    pub(crate) changed_quotas: Option<Box<Box<[Quota]>>>,
     granted: u64,
     /// The number of permits whose requests have ended.
     released: u64,
@@ -156,7 +157,7 @@ impl Core {
             in_flight: None,
             units: None,
             obeys_remaining,
-            has_other_quotas: false,
+            changed_quotas: None,
             granted: 0,
             released: 0,
             not_accepted: 0,

@@ -22,10 +22,9 @@ impl Core {
             && self.units.is_none()
     }
 
-    /// Returns whether the limiter is in the state of a new limiter.
+    /// Returns whether the limiter is in the state of a new limiter with the same quotas.
     pub fn is_idle(&mut self, now: u64) -> bool {
-        !self.has_other_quotas
-            && self.supply.is_whole(now)
+        self.supply.is_whole(now)
             && !(self.server.any() && self.server.tidy(now))
             && self.server.unconfirmed.permits(now) == 0
             && self.queue.len(Priority::COUNT) == 0
