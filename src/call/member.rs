@@ -32,7 +32,6 @@ pub(crate) struct Member {
 /// The member to which a request goes, in the extensions of the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chosen {
-    pub(crate) pool: usize,
     pub(crate) index: usize,
 }
 

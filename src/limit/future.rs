@@ -264,16 +264,16 @@ fn renew<L: SelectLimiter>(
     head: &RecordedHead,
     call: Option<&CallContext>,
 ) -> Option<Box<Pending>> {
-    let Some(expired) = permit.take_if(|permit| permit.is_expired()) else {
+    let Some(mut expired) = permit.take_if(|permit| permit.is_expired()) else {
         call.inspect(|call| call.renewed());
         return None;
     };
-    let expired = InFlight::of_expired(expired);
     let head = head.request(call, ());
     let head = RequestHead::of(&head);
-    let request = settings.options.permit_request(head, call).renewed(expired.is_counted());
-    let acquire = settings.limiter.acquire_for(head, &request);
-    Some(Box::new(Pending::new(acquire, call, Some(expired))))
+    // The inner layers may have changed what selects the limiter, so its issuer renews the permit.
+    let request = settings.options.permit_request(head, call).renewed(expired.counts_in_flight());
+    let acquire = expired.renew(request).unwrap_or_else(|| settings.limiter.acquire_for(head, &request));
+    Some(Box::new(Pending::new(acquire, call, Some(InFlight::new(expired)))))
 }
 
 /// Waits for the other permit, and lets the transport send the request.

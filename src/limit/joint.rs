@@ -113,10 +113,7 @@ impl<K: Hash + Eq + Clone> SelectLimiter for Joint<K> {
         if Arc::ptr_eq(&pair.account.shared, &pair.part.shared) {
             return pair.account.acquire_with(request);
         }
-        match pair.account.shared.grant_both(&pair.part.shared, request) {
-            Some(granted) => Acquire::ready(Ok(pair.permit(request, granted))),
-            None => Acquire::new(pair.acquire(*request)),
-        }
+        pair.start(request)
     }
 }
 
@@ -131,6 +128,13 @@ struct Pair {
 }
 
 impl Pair {
+    fn start(self, request: &PermitRequest) -> Acquire {
+        match self.account.shared.grant_both(&self.part.shared, request) {
+            Some(granted) => Acquire::ready(Ok(self.permit(request, granted))),
+            None => Acquire::new(self.acquire(*request)),
+        }
+    }
+
     async fn acquire(self, request: PermitRequest) -> Result<Permit<'static>, Refusal> {
         let Self { account, part } = &self;
         let arrived_at = clock::now();
@@ -176,6 +180,11 @@ struct JointIssuer([(LocalLimiter, u64); 2]);
 impl PermitIssuer for JointIssuer {
     fn is_expired(&self, _: &Permit<'_>) -> bool {
         self.0.iter().any(|(limiter, at)| limiter.shared.is_expired(*at))
+    }
+
+    fn renew(&self, request: &PermitRequest) -> Option<Acquire> {
+        let [account, part] = self.0.each_ref().map(|(limiter, _)| limiter.clone());
+        Some(Pair { account, part }.start(request))
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {

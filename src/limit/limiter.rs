@@ -66,9 +66,13 @@ pub trait Limiter: Clone {
 pub trait SelectLimiter {
     /// Returns a future that waits for a permit for the request whose head is `head`.
     ///
-    /// The layer calls this method when the call's future is first polled, and again if the permit expires before it is
-    /// used. The layer polls the returned future immediately. A limiter may take the permits before that. Dropping the
-    /// future then wastes them.
+    /// The layer calls this method when the call's future is first polled, and again if the permit expires before the
+    /// inner service is ready. If it expires while the request waits for a connection, the permit's issuer
+    /// [renews](PermitIssuer::renew) it. If the issuer does not, the layer calls this method with the head that the
+    /// inner layers have changed.
+    ///
+    /// The layer polls the returned future immediately. A limiter may take the permits before that. Dropping the future
+    /// then wastes them.
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire;
 }
 
@@ -88,6 +92,13 @@ pub trait PermitIssuer: Send + Sync {
     /// be in another window.
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         permit.is_older_than_now()
+    }
+
+    /// Returns a future that waits for another permit of the same limiter. The layer calls this method if a permit has
+    /// expired while its request waited for a connection. Returns `None` by default: the layer then calls
+    /// [`acquire_for`](SelectLimiter::acquire_for) with the head that the inner layers have changed.
+    fn renew(&self, _request: &PermitRequest) -> Option<Acquire> {
+        None
     }
 
     /// Called when the request of `permit` received a response. Returns what the response changed, which the rate-limit

@@ -3,7 +3,11 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use super::{
-    core::Grant, feedback::ResponseInfo, limiter::PermitIssuer, settlement::Settlement, shell::Shared,
+    core::Grant,
+    feedback::ResponseInfo,
+    limiter::{PermitIssuer, PermitRequest},
+    settlement::Settlement,
+    shell::{Shared, acquire::Acquire},
     snapshot::Effect,
 };
 use crate::{
@@ -267,6 +271,19 @@ impl Permit<'_> {
         match self.local() {
             Some((limiter, _)) => limiter.limits_in_flight(),
             None => self.custom().is_some_and(|issuer| issuer.counts_in_flight()),
+        }
+    }
+
+    /// Ends this expired permit, whose request stays in flight. Returns a future that waits for another permit of the
+    /// same limiter, with the same cost and amounts, unless a custom issuer does not [renew](PermitIssuer::renew) it.
+    pub(super) fn renew(&mut self, request: PermitRequest) -> Option<Acquire> {
+        self.mark_unsent();
+        self.report_unrelated();
+        let amounts = self.taken().map_or(Amounts::NONE, |taken| taken.granted);
+        let request = request.with_cost(self.cost).with_amounts(amounts);
+        match &self.issuer {
+            Issuer::Shared(limiter, _) => Some(Acquire::of(Arc::clone(limiter), request)),
+            _ => self.custom()?.renew(&request),
         }
     }
 

@@ -10,6 +10,7 @@ mod json;
 mod outer_layers;
 mod pool;
 mod reload;
+mod renewals;
 mod requests;
 mod services;
 #[path = "../support/mod.rs"]

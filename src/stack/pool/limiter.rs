@@ -15,7 +15,7 @@ use futures_util::{
 
 use super::Pool;
 use crate::{
-    call::{CallContext, Chosen, Member, Needs, RequestHead, delay_of},
+    call::{CallContext, Member, Needs, RequestHead, delay_of},
     clock::{self, Instant},
     error::{Reason, Refusal},
     limit::{Acquire, Amounts, Limiter, Permit, PermitRequest, SelectLimiter},
@@ -39,8 +39,6 @@ pub(in crate::stack) struct PoolLimiter {
 #[derive(Debug)]
 struct Choice {
     pool: Pool,
-    /// Whether the request already belongs to a member. The call then keeps the member that it has recorded.
-    is_renewed: bool,
     /// Whether the request was resent after a 401. It is no probe, because it is not resent again.
     is_resent: bool,
     /// The indices of the members, in the order of preference.
@@ -63,22 +61,18 @@ impl PoolLimiter {
     /// Returns the choice of a request.
     fn choice(&self, head: RequestHead<'_>) -> Choice {
         let all = self.pool.members.len();
-        let sent = head.extensions.get::<Chosen>().filter(|sent| sent.pool == self.pool.id());
         let call = head.extensions.get::<CallContext>();
         let last = call.and_then(|call| call.member(self.pool.id()));
         let is_resent = last.is_some() && call.is_some_and(CallContext::is_key_replaced);
-        let (first, len) = match (sent, &last) {
-            // The request already belongs to a member, and its permit has expired.
-            (Some(sent), _) => (sent.index, 1),
-            (None, Some(member)) if member.is_fixed && !self.resends_elsewhere(member) => (member.index, 1),
+        let (first, len) = match &last {
+            Some(member) if member.is_fixed && !self.resends_elsewhere(member) => (member.index, 1),
             // Another member than that of the last attempt goes first.
-            (None, Some(member)) => (member.index + 1, all),
-            (None, None) => (self.next.load(Relaxed), all),
+            Some(member) => (member.index + 1, all),
+            None => (self.next.load(Relaxed), all),
         };
         let members = (0..len).map(|next| first.wrapping_add(next) % all).collect();
         let delays = last.map_or_else(Vec::new, |last| last.delays);
-        let (pool, is_renewed, open) = (self.pool.clone(), sent.is_some(), Vec::new());
-        Choice { pool, is_renewed, is_resent, members, open, delays }
+        Choice { pool: self.pool.clone(), is_resent, members, open: Vec::new(), delays }
     }
 
     /// Returns whether the request goes to another member after a 401, because this one has no other key.
@@ -109,11 +103,9 @@ impl PoolLimiter {
 impl SelectLimiter for PoolLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         let (pool, choice, request) = (self.clone(), self.choice(head), *request);
-        let (is_renewed, call) = (choice.is_renewed, head.extensions.get::<CallContext>().cloned());
+        let call = head.extensions.get::<CallContext>().cloned();
         let chosen = move |(permit, index)| {
-            if !is_renewed {
-                pool.choose(call.as_ref(), index, &request);
-            }
+            pool.choose(call.as_ref(), index, &request);
             permit
         };
         match choice.grant_now(&request) {

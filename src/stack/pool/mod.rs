@@ -282,7 +282,7 @@ impl Routing {
         if let Some(call) = &call {
             call.route_attempt(index, request.uri());
         }
-        request.extensions_mut().insert(Chosen { pool: self.pool.id(), index });
+        request.extensions_mut().insert(Chosen { index });
         Ok(Box::new(Routed { routing: Arc::clone(self), call, index }))
     }
 }
