@@ -215,6 +215,10 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
+    pub(crate) fn dialect(&self) -> &Dialect {
+        &self.settings.options.dialect
+    }
+
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
         RateLimitLayer { settings: Settings { limiter, options: self.settings.options } }

@@ -151,7 +151,7 @@ pub enum Scope {
 /// | with a [delay](Self::with_delay) | if throttled, pauses all requests for it | waits as long |
 /// | with [remaining](Self::with_remaining) permits | as if the headers reported them | if throttled without a delay, waits for the reset of an empty quota |
 /// | with a [scope](Self::with_scope) | if throttled, only the limiter of this scope of a [`Joint`](crate::limit::Joint) | |
-/// | [permanent](Self::with_permanent) | does not change its rate, and does not pause | no retry |
+/// | [permanent](Self::with_permanent) | does not change its rate, and does not pause | no retry, except at another member of a pool |
 /// | [not processed](Self::with_not_processed) | | any method, because the request was rejected |
 ///
 /// ```
@@ -217,7 +217,8 @@ impl ServerSignal {
         self
     }
 
-    /// States that further attempts fail until the account changes, such as its spend cap or monthly quota.
+    /// States that further attempts fail until the account changes, such as its spend cap or monthly quota. In a
+    /// [`Pool`](crate::stack::Pool#retries), the member of the response pauses if another one may serve the request.
     pub const fn with_permanent(mut self) -> Self {
         self.is_permanent = true;
         self
@@ -232,3 +233,8 @@ impl ServerSignal {
         self
     }
 }
+
+/// Marks a response with a permanent signal if another member of a [`Pool`](crate::stack::Pool) is expected to serve
+/// the request. The member of the response then pauses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeavesMember;

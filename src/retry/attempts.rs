@@ -108,6 +108,11 @@ impl<B: Body + 'static> Attempts<B> {
             && outcome.status() == Some(StatusCode::UNAUTHORIZED)
             && attempt.extension::<AfterProcessing>().is_none();
         self.maybe_processed |= !is_rejected && outcome.delivery().may_be_processed();
+        let is_permanent = !key_replaced && reading.as_ref().is_some_and(Reading::is_permanent);
+        // A permanent throttle of one member of a pool does not prevent a retry at another one.
+        let moves = is_permanent && self.release_member(outcome.delivery()).is_some();
+        let temporary = if moves { reading.clone().map(Reading::into_temporary) } else { None };
+        let attempt = AttemptResult { reading: temporary.as_ref().or(attempt.reading), ..attempt };
         let request = self.shown.as_deref().map(RequestHead::of);
         let last_attempt = policy.last_attempt(key_replaced, request, &attempt);
         let failed = last_attempt != LastAttempt::Classified(RetryDecision::Success);

@@ -2,6 +2,7 @@
 
 mod choice;
 mod keys;
+mod permanent;
 
 use std::{
     collections::HashSet,

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::{
     adaptive::Acceptance,
-    dialect::{Dialect, Scope, ServerSignal},
+    dialect::{Dialect, LeavesMember, Scope, ServerSignal},
     grpc::{self, Code},
     rate_limit::{self, Remaining},
 };
@@ -111,7 +111,17 @@ impl<'a> Reading<'a> {
     #[inline]
     pub(crate) fn of<B>(dialect: &'a Dialect, response: &'a Response<B>, wall: fn() -> SystemTime) -> Self {
         let mark = response.extensions().get().copied();
-        Self::new(dialect, response.status(), response.headers(), mark, wall)
+        let reading = Self::new(dialect, response.status(), response.headers(), mark, wall);
+        let is_left = reading.is_permanent() && response.extensions().get::<LeavesMember>().is_some();
+        if is_left { reading.into_temporary() } else { reading }
+    }
+
+    /// Treats a permanent throttle as a temporary one, because another member of a pool may serve the request.
+    pub(crate) fn into_temporary(mut self) -> Self {
+        if let Some(signal) = &mut self.signal {
+            (signal.is_permanent, signal.is_throttled) = (false, true);
+        }
+        Self { acceptance: OnceCell::new(), ..self }
     }
 
     /// Returns whether the status or a header may concern a limit.

@@ -258,12 +258,9 @@ impl StackBuilder {
         let total_timeout = self.timeout.total_layer().map_err(in_timeout)?;
         let attempt_timeout = self.timeout.attempt_layer().map_err(in_timeout)?;
         let (origin, has_pool) = (&self.base.origin, self.pool.is_some());
-        let (credential, route) = match &self.pool {
-            None => (self.credential.create(&self.placement), RouteLayer::none()),
-            Some(pool) => (
-                pool.credential(&self.placement, origin.is_plaintext()),
-                RouteLayer::new(self.base.clone(), pool.clone()),
-            ),
+        let credential = match &self.pool {
+            None => self.credential.create(&self.placement),
+            Some(pool) => pool.credential(&self.placement, origin.is_plaintext()),
         };
         let is_key = matches!(
             self.credential,
@@ -289,6 +286,9 @@ impl StackBuilder {
             retry = retry.with_dialect(dialect.clone());
             rate_limit = rate_limit.with_dialect(dialect.clone());
         }
+        let route = self.pool.clone().map_or_else(RouteLayer::none, |pool| {
+            RouteLayer::new(self.base.clone(), pool, rate_limit.dialect().clone())
+        });
         let origin = origin.clone();
         Ok(StackLayer {
             body_idle_timeout: self.timeout.body_idle_layer().map_err(in_timeout)?,

@@ -2,7 +2,10 @@ mod limiter;
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -23,7 +26,11 @@ use crate::{
     config::InvalidConfig,
     error::{BoxError, Error, MaybeRejected},
     limit::{LocalLimiter, PermitRequest},
-    policy::grpc::Code,
+    policy::{
+        dialect::{Dialect, LeavesMember},
+        feedback::Reading,
+        grpc::Code,
+    },
 };
 
 /// Several keys or regions of one service, each with its own limiter. Each request goes to the member that is expected
@@ -105,6 +112,11 @@ use crate::{
 /// that can grant its permits first. If several members can grant them now, it goes to another member than the last
 /// attempt. A resend after a 401 goes to the same member if its key is replaced.
 ///
+/// A [permanent](crate::limit::ServerSignal::with_permanent) signal concerns one member. This member pauses as after a
+/// throttled response without a delay, and the retry goes to another member that is expected to grant the permits in
+/// time. The call fails without a retry, as without a pool, if it may not go to such a member. It also does if the last
+/// signal of each such member was permanent, too, and then no member pauses.
+///
 /// # Logs
 ///
 /// The report has the [member](crate::call::AttemptReport::member) of each attempt. The event of a call has the member
@@ -125,6 +137,8 @@ struct Member {
     base: BaseUrl,
     keys: KeySource,
     limiter: LocalLimiter,
+    /// Whether the signal of the last response was permanent.
+    is_permanent: AtomicBool,
 }
 
 impl Pool {
@@ -141,7 +155,8 @@ impl Pool {
     {
         let member = |(url, keys, limiter): (U, K, LocalLimiter)| {
             let keys = KeySource::of_member(keys.into());
-            Ok(Member { base: BaseUrl::parse(url.as_ref())?, keys, limiter })
+            let base = BaseUrl::parse(url.as_ref())?;
+            Ok(Member { base, keys, limiter, is_permanent: AtomicBool::new(false) })
         };
         let members = members.into_iter().map(member).collect::<Result<Arc<[_]>, _>>()?;
         if members.is_empty() {
@@ -194,11 +209,12 @@ struct Routing {
     /// The base URL that the member's base URL replaces.
     base: BaseUrl,
     pool: Pool,
+    dialect: Dialect,
 }
 
 impl RouteLayer {
-    pub(in crate::stack) fn new(base: BaseUrl, pool: Pool) -> Self {
-        Self(Some(Arc::new(Routing { base, pool })))
+    pub(in crate::stack) fn new(base: BaseUrl, pool: Pool, dialect: Dialect) -> Self {
+        Self(Some(Arc::new(Routing { base, pool, dialect })))
     }
 
     /// Creates a layer that does nothing.
@@ -298,10 +314,14 @@ struct Routed {
 impl Routed {
     /// Records whether another member can serve the next attempt before the deadline. If so, marks the rejection of a
     /// key that has no successor, so that the request is resent to another member. The request stays with a member that
-    /// may have processed an earlier attempt.
+    /// may have processed an earlier attempt. After a permanent signal, a member whose last signal was permanent, too,
+    /// is none that can serve the next attempt.
     fn end<R>(&self, response: &mut Response<R>) {
         let pool = &self.routing.pool;
-        let failed = response.status().as_u16() >= 400
+        let is_permanent = Reading::of(&self.routing.dialect, response, clock::wall).is_permanent();
+        pool.members[self.index].is_permanent.store(is_permanent, Relaxed);
+        let failed = is_permanent
+            || response.status().as_u16() >= 400
             || Code::in_head(response.headers()).is_some_and(|code| code != Code::OK);
         let Some(call) = self.call.as_ref().filter(|_| failed) else { return };
         let Some(member) = call.member(pool.id()).filter(|member| member.index == self.index) else { return };
@@ -316,14 +336,20 @@ impl Routed {
         let must_leave = rejects_key(response) && pool.must_leave(self.index);
         let all: Vec<_> = (0..pool.members.len()).collect();
         let others = pool.eligible(&all, must_leave, &amounts);
-        let others =
-            others.iter().filter(|index| **index != self.index && !pool.members[**index].keys.has_failed());
+        let others = others.iter().filter(|index| {
+            let Member { keys, is_permanent: is_other_permanent, .. } = &pool.members[**index];
+            let is_throttled = is_permanent && is_other_permanent.load(Relaxed);
+            **index != self.index && !keys.has_failed() && !is_throttled
+        });
         let is_in_time = |wait: &Duration| {
             wait.is_zero() || [left, member.needs.max_wait].iter().flatten().all(|most| wait < most)
         };
         let alternative = others.filter_map(wait).min().filter(is_in_time);
         if must_leave && alternative.is_some() && !member.is_bound {
             response.extensions_mut().insert(KeyReplaced);
+        }
+        if is_permanent && alternative.is_some() {
+            response.extensions_mut().insert(LeavesMember);
         }
         call.set_member(crate::call::Member { alternative, ..member });
     }

@@ -19,7 +19,7 @@ mod program {
         let (mut head, body) = response.into_parts();
         let body = body.bytes_up_to(64 * 1024).await?;
         if body.windows(18).any(|part| part == b"insufficient_quota") {
-            head.extensions.insert(ServerSignal::throttled().with_permanent());
+            head.extensions.insert(ServerSignal::throttled().with_permanent().with_not_processed());
         }
         Ok(Response::from_parts(head, body.into()))
     }

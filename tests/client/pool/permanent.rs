@@ -1,0 +1,127 @@
+//! Tests responses of a member that are permanent throttles, such as a spent monthly quota.
+
+use tower::util::MapResponseLayer;
+
+use super::*;
+
+fn exhausted() -> ScriptedResponse {
+    ScriptedResponse::status(429).with_header("x-error", "insufficient_quota")
+}
+
+/// Where a client reads the permanent signal.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    /// A layer inserts it into the extensions of the response.
+    Layer,
+    ServerSignal,
+    /// The dialect of the limit layer and of the retry layer.
+    Dialects,
+}
+
+fn with_signal(builder: StackBuilder, source: Source, signal: ServerSignal) -> StackBuilder {
+    let of = move |headers: &http::HeaderMap| headers.contains_key("x-error").then_some(signal);
+    let dialect = Dialect::new().with_signal(move |_, headers| of(headers));
+    match source {
+        Source::Layer => builder.with_transport_layer(MapResponseLayer::new(
+            move |mut response: http::Response<tower_outbound::Body>| {
+                if let Some(signal) = of(response.headers()) {
+                    response.extensions_mut().insert(signal);
+                }
+                response
+            },
+        )),
+        Source::ServerSignal => builder.with_server_signal(move |_, headers| of(headers)),
+        Source::Dialects => builder
+            .with_retry(quick_retry().with_dialect(dialect.clone()))
+            .with_limit(move |limit| limit.with_dialect(dialect)),
+    }
+}
+
+/// The server rejects the signal, but does not process the request.
+fn rejected() -> ServerSignal {
+    ServerSignal::throttled().with_permanent().with_not_processed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn permanently_throttled_member_pauses_and_its_requests_go_to_the_other_one() {
+    for source in [Source::Layer, Source::ServerSignal, Source::Dialects] {
+        for (status, signal, method) in [
+            (429, rejected(), Method::POST),
+            (403, ServerSignal::accepted().with_permanent().with_not_processed(), Method::POST),
+            (200, ServerSignal::throttled().with_permanent(), Method::GET),
+        ] {
+            let eu = per_second(10);
+            let service = service(
+                move || ScriptedResponse::status(status).with_header("x-error", "quota"),
+                || ok().with_delay(SECOND / 2),
+            );
+            let builder = with_signal(builder(pool(eu.clone(), per_second(10))), source, signal);
+            let client = builder.client_with_service(service.clone()).unwrap();
+            let calls = (0..200).map(|number| {
+                let request = client.request(method.clone(), "/chat");
+                async move {
+                    tokio::time::sleep(Duration::from_millis(120) * number).await;
+                    let response = request.await.unwrap();
+                    (response.status().as_u16(), response.headers().contains_key("x-error"))
+                }
+            });
+            assert_eq!(join_all(calls).await, [(200, false); 200], "{source:?} {status}");
+            // The pauses after 24 s: 1, 2, 4, 8 and 16 s.
+            assert!(eu.snapshot().granted <= 6, "{source:?} {status}: {}", eu.snapshot().granted);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_fails_at_once_if_all_members_are_permanently_throttled() {
+    let us = per_second(10);
+    let is_exhausted = Arc::new(AtomicBool::new(true));
+    let read = Arc::clone(&is_exhausted);
+    let service = service(exhausted, move || if read.load(Relaxed) { exhausted() } else { ok() });
+    let builder = with_signal(builder(pool(per_second(10), us.clone())), Source::ServerSignal, rejected());
+    let client = builder.client_with_service(service.clone()).unwrap();
+    let post = async || {
+        let start = Instant::now();
+        let response = client.post("/chat").await.unwrap();
+        assert!(start.elapsed() < SECOND / 4, "{:?}", start.elapsed());
+        let report = report(&response);
+        (response.status().as_u16(), report.attempts().len(), report.stop_reason().unwrap())
+    };
+    assert_eq!(post().await, (429, 2, StopReason::NotRetryable));
+    for _ in 0..50 {
+        tokio::time::sleep(SECOND / 4).await;
+        assert_eq!(post().await, (429, 1, StopReason::NotRetryable));
+        assert_eq!(us.snapshot().paused_until, None);
+    }
+    // One member serves again, so the other one pauses.
+    is_exhausted.store(false, Relaxed);
+    let mut results = Vec::new();
+    for _ in 0..10 {
+        tokio::time::sleep(SECOND / 4).await;
+        results.push(post().await.0);
+    }
+    assert!(results[1..].iter().all(|status| *status == 200), "{results:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn permanently_throttled_call_fails_at_once_if_no_other_member_may_get_it() {
+    let unstated = ServerSignal::throttled().with_permanent();
+    let retry = || quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
+    for (signal, has_other, is_paused) in
+        [(rejected(), false, false), (unstated, false, false), (unstated, true, true)]
+    {
+        let eu = per_second(10);
+        let pool = match has_other {
+            true => pool(eu.clone(), per_second(10)),
+            false => Pool::new([(EU, key("eu-key"), eu.clone())]).unwrap(),
+        };
+        let service = service(exhausted, ok);
+        let builder = with_signal(builder(pool).with_retry(retry()), Source::Layer, signal);
+        let client = builder.client_with_service(service.clone()).unwrap();
+        let start = Instant::now();
+        let response = client.post("/chat").await.unwrap();
+        assert_eq!((response.status().as_u16(), service.calls(), start.elapsed()), (429, 1, Duration::ZERO));
+        assert_eq!(response.extensions().get(), Some(&signal), "the signal is that of the layer");
+        assert_eq!(eu.snapshot().paused_until.is_some(), is_paused, "{signal:?} {has_other}");
+    }
+}
