@@ -251,6 +251,7 @@ async fn retry_of_a_post_that_was_not_sent_is_the_only_request_although_the_firs
     let (result, ended, server) = call_in_tasks(CONNECT_TIMEOUT, LONG, 2).await;
     assert_eq!(result.unwrap().attempt_count(), 2);
     assert_eq!((ended.iter().flatten().count(), ended.len(), server.requests()), (1, 2, 1), "{ended:?}");
+}
 
 /// Returns the fields of an event that show the times of an attempt.
 fn times(event: &Line) -> Vec<(&str, &str)> {
