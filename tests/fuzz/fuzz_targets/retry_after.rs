@@ -64,8 +64,12 @@ fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     })
 }
 
-/// Returns the delay of a value, or the longest delay of a comma-separated list.
+/// Returns the delay of a value, or the longest delay of a comma-separated list. A single negative value states no
+/// delay, and in a list it is zero.
 fn longest(text: &str, scale: Scale, served: SystemTime) -> Option<Duration> {
+    if text.starts_with('-') && !text.contains(',') {
+        return None;
+    }
     let read = |text: &str| until(text.trim_matches([' ', '\t']), scale, || served);
     if let Some(delay) = read(text) {
         return Some(delay);
