@@ -153,6 +153,7 @@ impl<L: SelectLimiter> RateLimitLayer<L> {
 /// | `quotas.reset`, `.limit`, `.resource`, `.window_header` | none. Other headers of the quota: see [`QuotaHeaders`] |
 /// | `quotas.unit` | `requests`. Other values are `tokens`, `input_tokens`, `output_tokens`, `points`, `bytes` and `concurrency` |
 /// | `quotas.window` | none. The window, if no header states the reset or the window |
+/// | `quotas.millis` | `false`. Whether the reset and the window are in milliseconds if they are numbers without a unit |
 ///
 /// ```
 /// use tower_outbound::limit::DialectConfig;

@@ -87,6 +87,8 @@ impl<'a> ResponseInfo<'a> {
     /// because of the other scope.
     pub(super) fn concerning(&self, scope: Scope) -> Option<Self> {
         let stated = self.reading.scope();
+        // The part of each scope then copies the parsed quotas.
+        self.reading.remaining();
         let is_of_account = scope == Scope::Account && stated.is_none();
         stated.is_none_or(|stated| stated == scope).then(|| Self { is_of_account, ..self.clone() })
     }

@@ -232,10 +232,15 @@ impl<K> fmt::Debug for Joint<K> {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, Request, StatusCode};
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+        time::SystemTime,
+    };
+
+    use http::{HeaderMap, HeaderValue, Request, StatusCode};
 
     use super::*;
-    use crate::policy::Unit;
+    use crate::policy::{Unit, dialect::STANDARD, feedback::Reading};
 
     fn tokens(amount: u32) -> Amounts {
         Amounts::of(Unit::Tokens, amount)
@@ -263,6 +268,26 @@ mod tests {
         settlement.settle(tokens(500));
         let _third = acquire(request).await;
         limiter.locked(|core, _| core.learned_amounts())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn quotas_of_a_response_are_parsed_once_for_the_account_and_its_part() {
+        static READS: AtomicUsize = AtomicUsize::new(0);
+        // Each parse reads the clock once, because the reset is a Unix time and the response has no `Date`.
+        let wall = || {
+            READS.fetch_add(1, Relaxed);
+            SystemTime::UNIX_EPOCH
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("x-ratelimit-remaining", HeaderValue::from_static("7"));
+        headers.insert("x-ratelimit-reset", HeaderValue::from_static("1767229200"));
+        let joint =
+            Joint::new(LocalLimiter::adaptive([]), Keyed::new(|_| 0, |_| LocalLimiter::without_quota()));
+        let request = PermitRequest::new();
+        let permit = joint.acquire_for(RequestHead::of(&Request::new(())), &request).await.unwrap();
+        let reading = Reading::new(&STANDARD, StatusCode::OK, &headers, None, wall);
+        permit.complete(&ResponseInfo::of_call(reading, None));
+        assert_eq!(READS.load(Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -210,18 +210,69 @@ async fn permanent_throttle_ends_the_call_and_pauses_nobody() {
     }
 }
 
+/// The stream of Azure OpenAI's 200 contains the error `rate_limit_exceeded`.
+#[tokio::test(start_paused = true)]
+async fn signal_throttles_with_a_200_whose_header_states_the_delay() {
+    let azure = |status: StatusCode, headers: &http::HeaderMap| {
+        (status == 200 && headers.contains_key("retry-after")).then(ServerSignal::throttled)
+    };
+    let error = "event: error\ndata: {\"code\":\"rate_limit_exceeded\"}\n\n";
+    for builder in [paced(), builder()] {
+        let throttle = response(200, &[("retry-after", "4")]).with_body(error);
+        let arrivals = arrivals(builder.with_server_signal(azure), Method::POST, throttle).await;
+        // The first request is not sent again, because the server has processed it.
+        assert_eq!(arrivals.len(), 4);
+        assert!(arrivals.iter().all(|at| *at >= Duration::from_secs(4)), "{arrivals:?}");
+    }
+}
+
+/// Anthropic sends a 429 without a delay if the spend limit is reached.
+#[tokio::test(start_paused = true)]
+async fn signal_ends_the_call_after_a_429_without_a_delay() {
+    let anthropic = |status: StatusCode, headers: &http::HeaderMap| {
+        let is_capped = status == 429 && !headers.contains_key("retry-after");
+        is_capped.then(|| ServerSignal::throttled().with_permanent())
+    };
+    for builder in [paced(), builder()] {
+        let builder = builder.with_server_signal(anthropic);
+        let capped = response(429, &[]).with_body("{\"error\":{\"type\":\"rate_limit_error\"}}");
+        let throttled = response(429, &[("retry-after", "25")]);
+        let service = ScriptedService::new([capped, throttled, ScriptedResponse::status(200)]);
+        let client = builder.client_with_service(service.clone()).unwrap();
+        let start = Instant::now();
+        assert_eq!(client.post("/v1").await.unwrap().status(), 429);
+        assert_eq!(client.post("/v1").await.unwrap().status(), 200);
+        let sent = service.arrivals().times().iter().map(|at| (*at - start).as_secs()).collect::<Vec<_>>();
+        assert_eq!(sent, [0, 0, 25]);
+    }
+}
+
+/// The pause does not lower the number of requests in flight.
+#[tokio::test(start_paused = true)]
+async fn post_is_retried_after_a_limit_of_concurrent_requests() {
+    let reason = ("stripe-rate-limited-reason", "endpoint-concurrency");
+    let throttle = response(429, &[reason, ("stripe-should-retry", "true")]);
+    let arrivals = arrivals(paced(), Method::POST, throttle).await;
+    assert_eq!(arrivals.len(), 5);
+    assert!(arrivals.iter().all(|at| *at >= Duration::from_secs(1)), "{arrivals:?}");
+    assert!(arrivals.iter().all(|at| *at < Duration::from_secs(2)), "{arrivals:?}");
+}
+
 /// The error is in the body, as in GraphQL, so an inner layer reads it.
 #[tokio::test(start_paused = true)]
 async fn mark_of_an_inner_layer_throttles_all_calls() {
-    let script = [response(200, &[("x-body", "THROTTLED")]), ScriptedResponse::status(200)];
+    let error = "{\"errors\":[{\"extensions\":{\"code\":\"THROTTLED\"}}]}";
+    let script = [response(200, &[]).with_body(error), ScriptedResponse::status(200)];
     let service = ScriptedService::new(script.into_iter().chain([ScriptedResponse::status(200)]));
-    let mark = |mut response: http::Response<Body>| {
-        if response.headers().contains_key("x-body") {
-            response.extensions_mut().insert(ServerSignal::throttled().with_delay(Duration::from_secs(3)));
+    let mark = async |response: http::Response<Body>| {
+        let (mut head, body) = response.into_parts();
+        let body = body.bytes_up_to(1_024).await?;
+        if body.windows(11).any(|part| part == b"\"THROTTLED\"") {
+            head.extensions.insert(ServerSignal::throttled().with_delay(Duration::from_secs(3)));
         }
-        response
+        Ok::<_, BoxError>(http::Response::from_parts(head, Body::from(body)))
     };
-    let inner = ServiceBuilder::new().map_response(mark).service(service.clone());
+    let inner = ServiceBuilder::new().and_then(mark).service(service.clone());
     let client = paced().client_with_service(inner).unwrap();
     let start = Instant::now();
     let (one, other) = tokio::join!(client.get("/one").into_future(), async {

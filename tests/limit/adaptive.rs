@@ -2,7 +2,9 @@
 
 use super::*;
 
-use LimitHeaders::{Anthropic, Draft7, Draft10, GitHub, None, RetryAfter, XRateLimit, XRateLimitEpoch};
+use LimitHeaders::{
+    Anthropic, Draft7, Draft10, GitHub, None, OpenAi, RetryAfter, XRateLimit, XRateLimitEpoch,
+};
 
 /// The quotas as a limit and a number of seconds.
 const QUOTAS: [(u32, u64); 4] = [(100, 60), (100, 6), (20, 1), (1_000, 60)];
@@ -206,6 +208,17 @@ async fn adaptive_limiter_learns_other_quotas() {
 async fn adaptive_limiter_learns_the_quota_of_a_server_that_blocks_after_an_excess() {
     let kinds = [Block(60), ExtendingBlock(60), Block(300), Block(30), Block(6)];
     assert_learns(some(&kinds, 2), some(&[(100, 60), (100, 6)], 1)).await;
+}
+
+/// OpenAI's resets have fractions, GitHub's are Unix times, and Anthropic's are times of RFC 3339.
+#[tokio::test(start_paused = true)]
+async fn adaptive_limiter_learns_the_quota_from_the_headers_of_services() {
+    let services = [OpenAi, GitHub, Anthropic];
+    let kinds =
+        kinds().filter(|kind| cases() == "all" || [TokenBucket, FixedWindow, SlidingWindow].contains(kind));
+    for case in kinds.flat_map(|kind| services.map(|headers| Case::new(kind, headers, (100, 60)))) {
+        assert_use(case, case.learn().await, case.target());
+    }
 }
 
 /// Returns the cases in which the quota is wrong or changes: all quotas if `ADAPTIVE_CASES` is `all`, otherwise one.

@@ -78,3 +78,32 @@ async fn limiter_with_the_right_quota_uses_nearly_all_permits_without_rejections
         assert_full_use(headers, quota, true, true).await;
     }
 }
+
+/// The used part of a quota with `with_server_remaining`, in percent, for each of the first three [`QUOTAS`]. The docs of
+/// the setter contain this table. The first two rows run if `ADAPTIVE_CASES` is not set.
+const WITH_SERVER_REMAINING: [(&str, [f64; 3]); 7] = [
+    ("spacing without burst", [6.0, 5.0, 57.0]),
+    ("token bucket", [94.0, 94.0, 98.0]),
+    ("spacing with burst", [35.0, 30.0, 97.0]),
+    ("fixed window", [86.0, 50.0, 98.0]),
+    ("clock window", [92.0, 53.0, 98.0]),
+    ("sliding window", [87.0, 50.0, 98.0]),
+    ("estimate", [56.0, 58.0, 54.0]),
+];
+
+#[tokio::test(start_paused = true)]
+async fn remaining_permits_cost_the_documented_part_of_a_quota() {
+    for (name, expected) in some(&WITH_SERVER_REMAINING, 2) {
+        let (_, make, _) = SERVERS.into_iter().find(|(server, ..)| server == name).unwrap();
+        for ((limit, window), expected) in QUOTAS.into_iter().zip(expected) {
+            let window = seconds(window);
+            let server = make(limit, window).with_headers(LimitHeaders::XRateLimit);
+            let limiter = LocalLimiter::paced_window(Quota::new(limit, window).unwrap());
+            let traffic = Traffic::new(Duration::ZERO, 7);
+            traffic.run(&limiter.with_server_remaining(), &server, window * WINDOWS, window).await;
+            let useful = 100.0 * server.accepted() as f64 / f64::from(limit * WINDOWS);
+            println!("{name}, {limit} in {window:?}: {useful:.1} % used, {} rejected", server.rejected());
+            assert!((useful - expected).abs() < 2.0, "{name}, {limit} in {window:?}: {useful:.1} %");
+        }
+    }
+}

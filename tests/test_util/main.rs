@@ -3,6 +3,7 @@
 
 mod contract;
 mod deterministic;
+mod limit_headers;
 mod script;
 #[cfg(feature = "client")]
 mod server;

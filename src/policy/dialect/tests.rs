@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderName;
 
 use super::*;
-use crate::policy::{Unit, feedback::Reading, head_of, header_values::MAX_REQUESTED_DELAY};
+use crate::policy::{Remaining, Unit, feedback::Reading, head_of, header_values::MAX_REQUESTED_DELAY};
 
 fn quota(name: &'static str) -> QuotaHeaders {
     QuotaHeaders::new(HeaderName::from_static(name))
@@ -75,6 +75,27 @@ fn used_permits_are_read_with_the_limit_in_the_same_or_another_header() {
         quota("x-left").with_reset(header("x-reset")).with_window(Duration::ZERO),
     ] {
         assert!(Dialect::new().with_quota_headers(quota.clone()).is_err(), "{quota:?}");
+    }
+}
+
+/// Prisjakt sends a reset of `600000`.
+#[test]
+fn numbers_of_a_dialect_in_milliseconds_have_no_other_unit() {
+    let header = HeaderName::from_static;
+    let [reset, window] = [header("x-reset"), header("x-window")];
+    let first = quota("x-left").with_reset(reset).with_window_header(window).with_millis();
+    let seconds = quota("x-other").with_reset(header("x-other-reset"));
+    let dialect = Dialect::new().with_quota_headers(first).unwrap().with_quota_headers(seconds).unwrap();
+    for (value, millis) in [("2500", 2_500), ("2s", 2_000), ("1767229203000", 3_000)] {
+        let fields = [("x-left", "7"), ("x-reset", value), ("x-window", "60000")];
+        let others = [("x-other", "8"), ("x-other-reset", "9")];
+        let date = [("date", "Thu, 01 Jan 2026 01:00:00 GMT")];
+        let all = fields.into_iter().chain(others).chain(date);
+        let headers = head_of(all.map(|(name, value)| (name, value.as_bytes())));
+        let reading = Reading::new(&dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+        let read = |quota: &Remaining| (quota.left(), quota.reset_after().as_millis(), quota.window());
+        let quotas: Vec<_> = reading.remaining().iter().map(read).collect();
+        assert_eq!(quotas, [(7, millis, Some(Duration::from_secs(60))), (8, 9_000, None)], "{value}");
     }
 }
 

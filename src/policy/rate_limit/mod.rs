@@ -6,7 +6,7 @@ mod structured_quotas;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::quota_headers::names;
+pub(crate) use self::quota_headers::names;
 pub use self::{
     quota_headers::QuotaHeaders,
     remaining::MAX_POLICIES,
@@ -150,10 +150,10 @@ impl Row<'_> {
         let mut limits = counts(Field::Limit);
         let reset = if has(hits, Field::ResetAfter) { Field::ResetAfter } else { Field::Reset };
         let (has_reset, mut resets) =
-            (has(hits, reset), texts(hits, reset).flat_map(|text| each_until(text, Scale::Seconds, &served)));
+            (has(hits, reset), texts(hits, reset).flat_map(|text| each_until(text, self.scale, &served)));
         let windows = LazyCell::new(|| windows(lines(hits, Field::Windows)));
         let mut stated = Vec::new();
-        for (field, scale) in [(Field::Window, Scale::Seconds), (Field::WindowMillis, Scale::Millis)] {
+        for (field, scale) in [(Field::Window, self.scale), (Field::WindowMillis, Scale::Millis)] {
             stated.extend(texts(hits, field).flat_map(|text| each_until(text, scale, &served)));
         }
         let documented = self.window.filter(|_| !has_reset);

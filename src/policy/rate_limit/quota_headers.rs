@@ -5,7 +5,10 @@ use std::{borrow::Cow, sync::LazyLock, time::Duration};
 use http::HeaderName;
 
 use super::remaining::Unit;
-use crate::config::{InvalidConfig, text::Written};
+use crate::{
+    config::{InvalidConfig, text::Written},
+    policy::moment::Scale,
+};
 
 /// The headers in which a service reports the remaining or the used permits of one quota.
 ///
@@ -47,6 +50,8 @@ pub struct QuotaHeaders {
     window_header: Option<Written<HeaderName>>,
     unit: Option<Written<Unit>>,
     window: Option<Written<Duration>>,
+    #[cfg_attr(feature = "serde", serde(default))]
+    millis: bool,
 }
 
 impl QuotaHeaders {
@@ -89,6 +94,12 @@ impl QuotaHeaders {
         Self { window_header: Some(Written(name)), ..self }
     }
 
+    /// Reads the reset and the window in milliseconds if they are numbers without a unit. A Unix time is then in
+    /// milliseconds, too. Default: seconds, and Unix times in seconds or milliseconds.
+    pub fn with_millis(self) -> Self {
+        Self { millis: true, ..self }
+    }
+
     /// Sets the window that the service documents. It applies if no header states the reset or the window.
     pub fn with_window(self, window: Duration) -> Self {
         Self { window: Some(Written(window)), ..self }
@@ -118,7 +129,8 @@ impl QuotaHeaders {
         let name = self.remaining.as_ref().or(self.used.as_ref()).map_or("", |Written(name)| name.as_str());
         let unit = self.unit.map_or(Unit::Requests, |Written(unit)| unit);
         let window = self.window.map(|Written(window)| window);
-        Row { name: name.into(), unit, window, is_form: false }
+        let scale = if self.millis { Scale::Millis } else { Scale::Seconds };
+        Row { name: name.into(), unit, window, scale, is_form: false }
     }
 
     /// Returns an error if a header has two meanings or is never read, or if a quota can never be read.
@@ -192,6 +204,8 @@ pub(super) struct Row<'a> {
     pub(super) unit: Unit,
     /// The window, if the headers state neither it nor a reset, and the service documents it.
     pub(super) window: Option<Duration>,
+    /// The unit of a reset or a window without one.
+    pub(super) scale: Scale,
     /// Whether the row reports the same quotas as the other rows of this kind, so that the first valid one is read.
     pub(super) is_form: bool,
 }
@@ -284,7 +298,8 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         let names: Vec<_> =
             names.chain(others.iter().map(|(name, field)| ((*name).to_owned(), *field))).collect();
         let name = names.first().map_or(String::new(), |(name, _)| name.clone()).into();
-        table.rows.push(Row { name, unit, window: window.map(Duration::from_secs), is_form: place < FORMS });
+        let (window, scale) = (window.map(Duration::from_secs), Scale::Seconds);
+        table.rows.push(Row { name, unit, window, scale, is_form: place < FORMS });
         table.index.extend(names.into_iter().map(|(name, field)| (name, place, field)));
     }
     table.index.sort_unstable_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));

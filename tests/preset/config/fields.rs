@@ -61,7 +61,7 @@ const EVERY_FIELD: &str = "
     timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
     attempt_span.header = 'x-attempt'
     request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
-    dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points', reset = 'x-reset', limit = 'x-limit', resource = 'x-pool' }, { used = 'x-used', limit = 'x-most', window_header = 'x-window' }] }
+    dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points', reset = 'x-reset', limit = 'x-limit', resource = 'x-pool' }, { used = 'x-used', limit = 'x-most', window_header = 'x-window', millis = true }] }
     [retry]
     max_attempts = 7
     max_retry_after = '8s'
@@ -99,7 +99,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .with_window(9 * SECOND);
     let dialect = Dialect::new().with_throttle_status(StatusCode::BAD_REQUEST).unwrap();
     let used = QuotaHeaders::of_used(header("x-used")).with_limit(header("x-most"));
-    let used = used.with_window_header(header("x-window"));
+    let used = used.with_window_header(header("x-window")).with_millis();
     let dialect = dialect.with_quota_headers(credits).unwrap().with_quota_headers(used).unwrap();
     let quotas = [
         Quota::per_second(10).unwrap(),

@@ -4,6 +4,7 @@
 mod conditional_requests;
 mod github;
 mod pagination;
+mod services;
 mod tenants;
 
 use tower_outbound::{

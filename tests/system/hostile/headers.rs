@@ -1,6 +1,8 @@
 //! Tests endless and oversized response headers.
 
-use std::io::Write;
+use std::{fmt::Write as _, io::Write, time::Duration};
+
+use tower_outbound::limit::LocalLimiter;
 
 use super::{
     server::{http2::*, *},
@@ -52,6 +54,53 @@ fn headers_that_expand_from_16_kib_to_48_mb_fail_the_call() {
         read_until_closed(stream)
     });
     assert_get("HPACK, 48 MB in 16 KiB", Http2, &url, HTTP2_HEADER_LIMIT, TransportError);
+}
+
+/// Returns `count` members of a `RateLimit` header. Each member reports at least 5 remaining permits.
+fn policies(count: usize) -> String {
+    let mut list = String::new();
+    for number in 0..count {
+        let _ = write!(list, "\"p{number}\";r={};t=30, ", number + 5);
+    }
+    list.truncate(list.len() - 2);
+    list
+}
+
+/// The limiter keeps the eight policies with the fewest remaining permits.
+#[test]
+fn limiter_applies_the_tightest_of_1000_ratelimit_policies() {
+    let list = policies(1000);
+    for (case, headers) in [
+        ("in one header", format!("ratelimit: {list}\r\nratelimit-policy: {list}\r\n")),
+        (
+            "in 90 headers",
+            list.split(", ").collect::<Vec<_>>().chunks(12).fold(String::new(), |mut headers, chunk| {
+                let _ = write!(headers, "ratelimit: {}\r\n", chunk.join(", "));
+                headers
+            }),
+        ),
+        (
+            "with dates in the year 9999",
+            format!(
+                "date: Fri, 31 Dec 9999 23:59:59 GMT\r\nretry-after: Fri, 31 Dec 9999 23:59:59 GMT\r\n\
+                 ratelimit: {list}\r\n"
+            ),
+        ),
+    ] {
+        let url = serve_http1(move |stream| {
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{headers}\r\n")
+        });
+        let limiter = LocalLimiter::paced_window(tower_outbound::Quota::per_minute(100).unwrap())
+            .with_server_remaining();
+        let client = preset_builder(&url).with_limiter(limiter.clone()).client().unwrap();
+        let result = with_memory_limit(
+            &format!("Http1 RateLimit, 1,000 policies {case}"),
+            HTTP1_HEADER_LIMIT,
+            get_status(&client, Duration::ZERO),
+        );
+        assert_eq!(result.unwrap(), 200);
+        assert_eq!(limiter.snapshot().available, 5, "{case}");
+    }
 }
 
 /// The client accepts 100 headers over HTTP/1.1, and 16 KiB of headers over HTTP/2.

@@ -31,6 +31,16 @@ const NAMES: [&str; 15] = [
 const DATES: [&str; 3] =
     ["Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "Sunday, 06-Nov-94 08:49:37 GMT"];
 
+/// Values in the forms of single services.
+const FORMS: [&str; 6] = [
+    "6m0s",
+    "2026-01-01T01:00:25Z",
+    "1767229500000",
+    "39/40",
+    "api-usage=999/1000",
+    "b=per_hour;q=9;r=0;t=3600",
+];
+
 fn number() -> impl Strategy<Value = String> {
     let extreme =
         select(vec!["-1", "0", "1e9", "NaN", "946080000", "1700000000", "18446744073709551615", "0.001"]);
@@ -60,14 +70,15 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         6 => list(number().boxed()),
         6 => list(policy().boxed()),
-        1 => select(DATES.to_vec()).prop_map(|date| date.as_bytes().to_vec()),
+        1 => select([&DATES[..], &FORMS].concat()).prop_map(|text| text.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 0..40),
         1 => thousand,
     ]
 }
 
 fn headers() -> impl Strategy<Value = HeaderMap> {
-    vec((select(NAMES.to_vec()), value()), 0..6).prop_map(|fields| {
+    let name = || prop_oneof![select(NAMES.to_vec()), select(rate_limit::names().collect::<Vec<_>>())];
+    vec((name(), value()), 0..6).prop_map(|fields| {
         let field = |(name, value): (&'static str, Vec<u8>)| {
             Some((HeaderName::from_static(name), HeaderValue::from_bytes(&value).ok()?))
         };
