@@ -131,7 +131,8 @@ fn seconds(seconds: f64) -> u64 {
 
 /// Rounds up to a millisecond.
 fn millis(seconds: f64) -> f64 {
-    (seconds.max(0.0) * 1e3 - 1e-6).ceil() / 1e3
+    // The text of -0 has a sign.
+    (seconds.max(0.0) * 1e3 - 1e-6).ceil().abs() / 1e3
 }
 
 /// Formats a Unix time as an HTTP-date, rounded down.

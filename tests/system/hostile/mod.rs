@@ -18,7 +18,7 @@
 //! | 101 or 10,000 `Set-Cookie` headers | a transport error | 64, 808 | hyper: 100 headers |
 //! | 99 `Set-Cookie` headers | the response | 89 | |
 //! | a request id of 64 KiB, in three attempts | the response | 422 | hyper's read buffer, 408 KiB; the report stores ids of at most 256 bytes |
-//! | 1,000 `RateLimit` policies in one header or in 90; dates in the year 9999 | the response | 231 | the limiter: the eight policies with the fewest remaining permits |
+//! | 1,000 `RateLimit` policies in one header or in 90; dates in the year 9999 | the response | 417 | the limiter: the eight policies with the fewest remaining permits |
 //! | 10,000 interim responses (100, 103) | the response | 783 | hyper drops each one when it arrives |
 //! | endless interim responses | the attempt timeout | 791 | the same, and the timeout |
 //! | a 503 with an endless body | the 503, after three attempts | 211 | drain: 64 KiB, 100 ms |
