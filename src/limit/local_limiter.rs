@@ -141,7 +141,8 @@ impl LocalLimiter {
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
-    /// - If the new window is longer, it also counts the grants of the previous window.
+    /// - If the new window is longer, it also counts the grants of the previous window. A token bucket has no log of its
+    ///   grants. Its new quota therefore counts only those that the bucket has not refilled.
     /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log.
     ///   The first quota of another unit does not count earlier amounts.
     /// - A waiter whose cost exceeds the new quotas is refused.

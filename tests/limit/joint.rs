@@ -716,3 +716,54 @@ async fn request_whose_permit_has_expired_stays_in_flight_while_a_store_withhold
     drop(timeout(seconds(1), call).await.unwrap().unwrap().unwrap());
     assert_eq!((account.snapshot().requests_in_flight, of_part.left()), (Some(0), (4, 0)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn request_that_a_store_withholds_is_granted_although_its_limiter_is_read_when_the_tokens_arrive() {
+    let (store, account) = (Store::default(), LocalLimiter::sliding_window(quota(10, 60_000, 1)));
+    let stored = store.limiter();
+    let part = stored.clone();
+    let joint = joint(account.clone(), move |_| part.clone());
+    store.set(5, 0);
+    let withheld = tokio::spawn(acquire(&joint, 0, &taking_100_tokens()));
+    // The store is called again every 100 ms.
+    sleep(millis(950)).await;
+    store.set(5, 100);
+    assert_eq!((stored.snapshot().granted, store.left()), (0, (5, 100)));
+    timeout(millis(200), withheld).await.unwrap().unwrap().unwrap();
+    assert_eq!((account.snapshot().granted, stored.snapshot().granted, store.left()), (1, 1, (4, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_is_granted_after_the_one_before_it_that_a_store_withheld_is_dropped() {
+    let (store, account) = (Store::default(), LocalLimiter::sliding_window(quota(10, 60_000, 1)));
+    let stored = store.limiter();
+    let part = stored.clone();
+    let joint = joint(account.clone(), move |_| part.clone());
+    store.set(5, 0);
+    let mut withheld = task::spawn(acquire(&joint, 0, &taking_100_tokens()));
+    assert_pending!(withheld.poll());
+    let next = tokio::spawn(acquire(&joint, 0, &PermitRequest::new()));
+    sleep(millis(950)).await;
+    assert_pending!(withheld.poll());
+    drop(withheld);
+    timeout(millis(200), next).await.unwrap().unwrap().unwrap();
+    assert_eq!((account.snapshot().granted, stored.snapshot().granted, store.left()), (1, 1, (4, 0)));
+}
+
+/// The reset of a quota that the server reported begins a slow start of the part, which has no quota.
+#[tokio::test(start_paused = true)]
+async fn request_after_the_reset_of_a_quota_of_its_part_wastes_no_permit_of_the_account() {
+    let account = LocalLimiter::sliding_window(quota(10, 60_000, 1));
+    let joint = joint(account.clone(), |_| LocalLimiter::without_quota());
+    let headers = [("x-ratelimit-limit", "100"), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "2")];
+    let response = headers
+        .iter()
+        .fold(ScriptedResponse::status(200), |response, (name, value)| response.with_header(name, value));
+    let service = RateLimitLayer::new(joint.clone()).layer(ScriptedService::new([response]));
+    service.oneshot(to(0).map(|()| Body::empty())).await.unwrap();
+    sleep(millis(2_010)).await;
+    for granted in [5, 9] {
+        timeout(seconds(1), acquire(&joint, 0, &costing(4))).await.unwrap().unwrap();
+        assert_eq!(account.snapshot().granted, granted);
+    }
+}

@@ -29,7 +29,8 @@ impl Core {
     /// Serves the waiters in order. `polled` is the waiter that is being polled.
     pub(super) fn serve(&mut self, now: u64, polled: Option<u32>) {
         while let Some(head) = self.head() {
-            if head.waiter.is_late && polled != Some(head.slot) {
+            let is_unpolled = head.waiter.is_late && polled != Some(head.slot);
+            if is_unpolled {
                 match self.queue.offered_at(&head) {
                     Some(at) if now.saturating_sub(at) > head.waiter.patience.into() => {
                         self.queue.skip(head.slot);
@@ -43,7 +44,9 @@ impl Core {
                 }
             }
             let Waiter { cost, is_in_flight, amounts, .. } = head.waiter;
-            if self.take((cost, is_in_flight), &amounts, head.reserve, self.lateness.start(now), now) {
+            let from = self.lateness.start(now);
+            // An unpolled waiter may collect its permits too late, and a store may have just refused them.
+            if !is_unpolled && self.take((cost, is_in_flight), &amounts, head.reserve, from, now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
                 self.refuse(head.slot, refusal, now);
@@ -63,16 +66,27 @@ impl Core {
 
     /// Returns whether the permits of the head are available.
     pub(super) fn has_permits(&mut self, head: &Head, now: u64) -> bool {
-        let (cost, progress) = (head.waiter.cost, self.progress());
-        if self.is_limited_by_server(cost.get().into(), now) || self.is_full_for(head.waiter.is_in_flight) {
+        let Waiter { cost, is_in_flight, amounts, .. } = head.waiter;
+        self.is_ready((cost, is_in_flight), &amounts, now) && (self.is_stored() || self.due(head, now) <= now)
+    }
+
+    /// Returns whether these permits are available, except for those that have a forecast.
+    pub(super) fn is_ready(
+        &mut self,
+        (cost, is_in_flight): (NonZeroU32, bool),
+        amounts: &Amounts,
+        now: u64,
+    ) -> bool {
+        if self.is_limited_by_server(cost.get().into(), now)
+            || self.is_full_for(is_in_flight)
+            || !self.supply.has_stored(cost, now)
+        {
             return false;
         }
-        if self.is_stored() {
-            return self.supply.has_stored(cost, now);
-        }
+        let progress = self.progress();
         self.supply.progress(progress, cost.get(), now);
-        self.advance_units(&head.waiter.amounts, now);
-        self.due(head, now) <= now && self.is_open(cost, &head.waiter.amounts, now)
+        self.advance_units(amounts, now);
+        self.is_open(cost, amounts, now)
     }
 
     /// Returns when [`advance`](Self::advance) must be called next. Returns `None` if no request is

@@ -36,17 +36,10 @@ impl Core {
 
     /// Returns whether a new request needs no wait.
     pub fn is_free(&mut self, ask: &Ask<'_>, now: u64) -> bool {
-        if self.rejects(ask, now).is_some()
-            || !self.arrive(ask.cost, now)
-            || self.is_full_for(ask.is_in_flight)
-            || !self.supply.has_stored(ask.cost, now)
-        {
-            return false;
-        }
-        let (cost, progress) = (ask.cost.get(), self.progress());
-        self.supply.progress(progress, cost, now);
-        self.advance_units(ask.amounts, now);
-        self.due_of_new(ask, now) <= now && self.is_open(ask.cost, ask.amounts, now)
+        self.rejects(ask, now).is_none()
+            && self.arrive(ask.cost, now)
+            && self.is_ready((ask.cost, ask.is_in_flight), ask.amounts, now)
+            && self.due_of_new(ask, now) <= now
     }
 
     /// Takes the permits of a queued request whose [`turn`](Self::turn) it is. Returns `Err(None)` if the store does

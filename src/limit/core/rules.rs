@@ -197,10 +197,12 @@ impl Gcra {
         self.arrival = self.arrival.saturating_add(delay);
     }
 
-    /// Sets the arrival time of a bucket that replaces `old`. Spent permits still count.
-    pub(super) fn replace(&mut self, old: &[&Self], now: u64) {
+    /// Sets the arrival time of a bucket that replaces `old`, and windows whose grants are in `log`. Spent permits still
+    /// count.
+    pub(super) fn replace(&mut self, old: &[&Self], log: Option<&GrantLog>, now: u64) {
         let missing = old.iter().map(|old| self.missing_after(old, now)).max().unwrap_or(0);
-        self.arrival = now.saturating_add(missing.min(FARTHEST));
+        let logged = log.map_or(0, |log| log.arrival(self.interval).min(now.saturating_add(self.whole)));
+        self.arrival = now.saturating_add(missing.min(FARTHEST)).max(logged);
     }
 
     /// Returns how long this bucket takes to fill up if it replaces `old`.

@@ -241,11 +241,12 @@ impl Quotas {
             let mut state = QuotaState::new(*quota, self.rule);
             match (&mut state.log, longest) {
                 (Some(log), Some(longest)) => *log = longest.clone().under(quota),
-                // A bucket has no log of its grants, so the limit counts as spent now.
-                (Some(log), None) if !old.is_empty() => log.add(now, quota.limit().into()),
+                // A bucket has no log of its grants, so any limit counts as spent now, also after another change.
+                (Some(log), None) if !old.is_empty() => log.add(now, u32::MAX.into()),
                 _ => {}
             }
-            state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
+            let log = longest.filter(|_| quota.is_bucket());
+            state.pace.iter_mut().for_each(|pace| pace.replace(&paces, log, now));
             state
         };
         self.states = requests(quotas).map(state).collect();

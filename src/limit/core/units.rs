@@ -248,13 +248,8 @@ impl Units {
             let Some(old) = same.max_by_key(by_window) else { continue };
             quota.log = old.log.clone().map(|log| log.under(&quota.quota));
             let Some(pace) = &mut quota.pace else { continue };
-            pace.replace(old.pace.as_ref().as_slice(), now);
-            if let Some(log) =
-                quota.log.as_ref().filter(|_| quota.quota.is_bucket() && !old.quota.is_bucket())
-            {
-                let arrival = log.arrival(pace.interval).min(now.saturating_add(pace.whole));
-                pace.arrival = pace.arrival.max(arrival);
-            }
+            let log = quota.log.as_ref().filter(|_| quota.quota.is_bucket() && !old.quota.is_bucket());
+            pace.replace(old.pace.as_ref().as_slice(), log, now);
         }
     }
 

@@ -1,7 +1,9 @@
 //! Tests of changes of quotas, and of several quotas.
 
+use proptest::{collection::vec, prelude::*, sample::select};
+
 use super::*;
-use crate::policy::nanos;
+use crate::policy::{Unit, nanos};
 
 #[test]
 fn several_quotas_grant_permits_together_or_not_at_all() {
@@ -84,6 +86,18 @@ fn bucket_that_loses_its_margin_refills_later_by_the_time_of_a_backdated_grant()
 }
 
 #[test]
+fn bucket_of_the_server_that_replaces_a_window_counts_the_grants_of_the_window() {
+    for rule in [PACED, WINDOW] {
+        let mut core = core(rule, &[quota(40, 60_000, 39)]);
+        let takes = |core: &mut Core, now| (0..100).filter(|_| core.takes(one(), now)).count();
+        assert!(takes(&mut core, SECOND) >= 39, "{rule:?}");
+        core.set_quotas(&[Quota::bucket(40, 2, Duration::from_secs(1)).unwrap().without_margin()], SECOND);
+        assert_eq!(takes(&mut core, SECOND), 0, "{rule:?}");
+        assert_eq!(takes(&mut core, 6 * SECOND), 10, "{rule:?}");
+    }
+}
+
+#[test]
 fn first_quota_of_a_used_limiter_starts_without_its_burst() {
     for (rule, first) in [(BUCKET, SECOND), (PACED, SECOND), (WINDOW, 10 * SECOND)] {
         let quota = quota(14, 10_000, 4);
@@ -126,8 +140,6 @@ fn queue_leaves_slowly_after_a_pause_during_which_the_quotas_were_removed() {
 #[cfg(feature = "client")]
 #[test]
 fn learned_unit_does_not_count_amounts_from_before_the_limiter_learned() {
-    use crate::policy::Unit;
-
     let tokens = |amount| Amounts::of(Unit::Tokens, amount);
     let quota = quota(30_000, 60_000, 1_000).with_unit(Unit::Tokens).unwrap();
     let mut core = core(PACED, &[quota]);
@@ -144,8 +156,6 @@ fn learned_unit_does_not_count_amounts_from_before_the_limiter_learned() {
 #[cfg(feature = "client")]
 #[test]
 fn learned_unit_does_not_count_permits_that_were_collected_after_the_limiter_began_to_learn() {
-    use crate::policy::Unit;
-
     let tokens = |amount| Amounts::of(Unit::Tokens, amount);
     let quota = Quota::per_minute(30_000).unwrap().with_unit(Unit::Tokens).unwrap();
     let mut core = core(PACED, &[quota]);
@@ -159,4 +169,88 @@ fn learned_unit_does_not_count_permits_that_were_collected_after_the_limiter_beg
     let taken = Taken { is_accepted: Some(true), ..Taken::of(early) };
     core.finished(first, End::Unconfirmed, &taken, SECOND + 300 * MS);
     assert_eq!(core.learned_amounts(), [500, 0]);
+}
+
+/// One or two quotas of this unit.
+fn some_quotas(unit: Unit) -> impl Strategy<Value = Vec<Quota>> {
+    let window = select(&[100, 1_000, 3_000, 10_000]);
+    let quota = (1_u32..30, window, 1_u32..30, 0_u32..3).prop_map(move |(limit, window, other, kind)| {
+        let new = match kind {
+            0 => Quota::bucket(limit, other, Duration::from_millis(window)).unwrap().without_margin(),
+            _ => quota(limit, window, other.min(limit - 1).max(1)),
+        };
+        new.with_unit(unit).unwrap()
+    });
+    vec(quota, 1..3)
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Takes as many permits, or this amount as often, as are available.
+    Take(u32),
+    Wait(u64),
+    Change(Vec<Quota>),
+}
+
+fn some_steps(unit: Unit) -> impl Strategy<Value = (Unit, Vec<Quota>, Vec<Step>)> {
+    let step = prop_oneof![
+        3 => (1_u32..4).prop_map(Step::Take),
+        3 => (0_u64..1_500).prop_map(Step::Wait),
+        2 => some_quotas(unit).prop_map(Step::Change),
+    ];
+    (Just(unit), some_quotas(unit), vec(step, 1..40))
+}
+
+/// Returns the number of permits that a window must allow, or a bucket contain, for these grants.
+fn needed(quota: &Quota, grants: &[(u64, u64)], now: u64) -> f64 {
+    let Some((refill, per)) = quota.refill() else {
+        let recent = grants.iter().filter(|(at, _)| at + nanos(quota.window()) >= now);
+        return recent.map(|(_, cost)| *cost as f64).sum();
+    };
+    let rate = f64::from(refill) / nanos(per) as f64;
+    let level = |(level, before): (f64, u64), (at, cost): &(u64, u64)| {
+        ((level - (at - before) as f64 * rate).max(0.0) + *cost as f64, *at)
+    };
+    grants.iter().fold((0.0, 0), level).0
+}
+
+proptest! {
+    /// A window also counts the grants of the previous window, and a bucket those of a previous window.
+    #[test]
+    fn no_quota_is_exceeded_after_any_changes(
+        rule in select(&[BUCKET, PACED, WINDOW]),
+        (unit, mut quotas, steps) in prop_oneof![some_steps(Unit::Requests), some_steps(Unit::Tokens)],
+    ) {
+        let (mut core, mut now, mut grants) = (core(rule, &quotas), SECOND, Vec::new());
+        let (is_cost, mut in_windows, mut in_buckets) = (unit == Unit::Requests, 0, 0);
+        for step in steps {
+            match step {
+                Step::Wait(time) => now += time * MS,
+                Step::Change(new) => {
+                    let has_log = !is_cost || rule != BUCKET;
+                    let shortest = quotas.iter().map(|quota| nanos(quota.window())).min().unwrap();
+                    let earlier = grants.partition_point(|(at, _)| at + shortest < now);
+                    in_windows = if has_log { earlier.max(in_windows) } else { grants.len() };
+                    let is_logged = has_log && !quotas.iter().any(Quota::is_bucket);
+                    in_buckets = if is_logged { in_windows } else { grants.len() };
+                    core.set_quotas(&new, now);
+                    quotas = new;
+                }
+                Step::Take(number) => {
+                    let number = quotas.iter().map(Quota::limit).fold(number, u32::min);
+                    let amounts = Amounts::of(Unit::Tokens, number);
+                    let tokens = Ask { amounts: &amounts, ..one() };
+                    while core.takes(if is_cost { costing(number) } else { tokens }, now) {
+                        grants.push((now, number.into()));
+                        for quota in &quotas {
+                            let counted = if quota.is_bucket() { in_buckets } else { in_windows };
+                            let needed = needed(quota, &grants[counted..], now);
+                            let limit = f64::from(quota.limit()) + 0.000_001;
+                            prop_assert!(needed <= limit, "{needed} of {quota:?} at {now}");
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
