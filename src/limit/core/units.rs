@@ -241,14 +241,18 @@ impl Units {
             |report: &Reported| own.quotas.states.iter().any(|quota| quota.unit() == report.unit);
         own.reports = old.reports.into_iter().filter(is_limited).collect();
         for quota in &mut own.quotas.states {
-            // The quota with the same window, otherwise that with the longest one.
+            // The log of a bucket contains at most the capacity of each amount, so a window first replaces a window.
+            // Otherwise the quota with the same window, or that with the longest one.
             let same = old.quotas.states.iter().filter(|old| old.unit() == quota.unit());
             let length = |old: &QuotaState| old.log.as_ref().map(|log| log.window);
-            let by_window = |old: &&QuotaState| (old.quota.window() == quota.quota.window(), length(old));
+            let (is_bucket, window) = (quota.quota.is_bucket(), quota.quota.window());
+            let by_window = |old: &&QuotaState| {
+                (old.quota.is_bucket() == is_bucket, old.quota.window() == window, length(old))
+            };
             let Some(old) = same.max_by_key(by_window) else { continue };
             quota.log = old.log.clone().map(|log| log.under(&quota.quota));
             let Some(pace) = &mut quota.pace else { continue };
-            let log = quota.log.as_ref().filter(|_| quota.quota.is_bucket() && !old.quota.is_bucket());
+            let log = quota.log.as_ref().filter(|_| is_bucket && !old.quota.is_bucket());
             pace.replace(old.pace.as_ref().as_slice(), log, now);
         }
     }

@@ -98,6 +98,21 @@ fn bucket_of_the_server_that_replaces_a_window_counts_the_grants_of_the_window()
 }
 
 #[test]
+fn window_of_a_unit_counts_the_whole_amounts_of_an_earlier_window_beside_a_bucket() {
+    let unit = |quota: Quota| quota.with_unit(Unit::Tokens).unwrap();
+    // The log of the bucket covers a longer time than the window, and counts 5 of the 21 tokens.
+    let bucket = unit(Quota::bucket(5, 1, Duration::from_secs(1)).unwrap().without_margin());
+    let mut core = core(WINDOW, &[unit(quota(30, 1_000, 29)), bucket]);
+    let takes = |core: &mut Core, tokens| {
+        let amounts = Amounts::of(Unit::Tokens, tokens);
+        core.takes(Ask { amounts: &amounts, ..one() }, SECOND)
+    };
+    assert!(takes(&mut core, 21));
+    core.set_quotas(&[unit(quota(30, 1_500, 29))], SECOND);
+    assert_eq!([10, 9, 1].map(|tokens| takes(&mut core, tokens)), [false, true, false]);
+}
+
+#[test]
 fn first_quota_of_a_used_limiter_starts_without_its_burst() {
     for (rule, first) in [(BUCKET, SECOND), (PACED, SECOND), (WINDOW, 10 * SECOND)] {
         let quota = quota(14, 10_000, 4);
