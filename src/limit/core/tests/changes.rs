@@ -222,9 +222,10 @@ fn needed(quota: &Quota, grants: &[(u64, u64)], now: u64) -> f64 {
         let recent = grants.iter().filter(|(at, _)| at + nanos(quota.window()) >= now);
         return recent.map(|(_, cost)| *cost as f64).sum();
     };
-    let rate = f64::from(refill) / nanos(per) as f64;
+    let (rate, capacity) = (f64::from(refill) / nanos(per) as f64, f64::from(quota.limit()));
+    // A previous quota may have allowed more than the capacity, which then counts as the capacity.
     let level = |(level, before): (f64, u64), (at, cost): &(u64, u64)| {
-        ((level - (at - before) as f64 * rate).max(0.0) + *cost as f64, *at)
+        ((level.min(capacity) - (at - before) as f64 * rate).max(0.0) + *cost as f64, *at)
     };
     grants.iter().fold((0.0, 0), level).0
 }
