@@ -8,7 +8,7 @@ use crate::{
     policy::{
         RetryDecision,
         feedback::{Reading, Throttle},
-        grpc::{self, Code},
+        grpc::{self, Code, Pushback},
     },
 };
 
@@ -211,7 +211,9 @@ impl fmt::Debug for Rule {
 /// |---|---|---|
 /// | `grpc-status` 14, `UNAVAILABLE` | yes | transient |
 /// | `grpc-status` 8, `RESOURCE_EXHAUSTED` | yes | throttled |
-/// | HTTP 429 without a `grpc-status`, as from a proxy | yes | throttled |
+/// | HTTP 429, 529, 509, 420 or a status of the dialect without a `grpc-status`, as from a proxy | yes | throttled |
+/// | a [signal](crate::limit::ServerSignal) that the server throttles, with any status | yes | throttled |
+/// | a [permanent](crate::limit::ServerSignal::with_permanent) signal | no | |
 /// | HTTP 502, 503 or 504 without a `grpc-status` | yes | transient |
 /// | any other status | no | |
 /// | no response | as [`DefaultClassifier`] decides | transient |
@@ -292,6 +294,12 @@ impl Classify for Grpc {
             return RetryDecision::NotRetryable;
         }
         match attempt.outcome.status().zip(attempt.headers) {
+            Some((_, headers))
+                if attempt.reading.is_some_and(Reading::is_throttled_beside_grpc)
+                    && grpc::pushback(headers) != Some(Pushback::Never) =>
+            {
+                RetryDecision::Throttled
+            }
             Some((status, headers)) => grpc::classify(status, headers, &self.codes),
             None => DefaultClassifier.decide(attempt),
         }

@@ -3,7 +3,11 @@
 use std::io;
 
 use http::HeaderName;
-use tower_outbound::{BoxError, limit::ServerSignal, retry::NextStep};
+use tower_outbound::{
+    BoxError,
+    limit::{Dialect, ServerSignal},
+    retry::NextStep,
+};
 
 use super::*;
 
@@ -152,4 +156,39 @@ fn changed_state_shows_the_decision_after_a_later_attempt() {
     state.time_left = None;
     state.replayable = false;
     assert!(matches!(layer.decide(&state), NextStep::Stop { reason: StopReason::NotReplayable, .. }));
+}
+
+#[test]
+fn signal_or_http_status_throttles_a_grpc_call() {
+    let dialect = Dialect::new().with_throttle_status(StatusCode::BAD_REQUEST).unwrap();
+    let layer = RetryLayer::new().with_classify(Grpc::new()).with_dialect(dialect);
+    let throttled = Some(ServerSignal::throttled());
+    let (retry, stop) = (Ok(DelayReason::Throttled), Err(StopReason::NotRetryable));
+    for (status, headers, signal, expected) in [
+        (200, &[("grpc-status", "2")][..], throttled, retry),
+        (
+            200,
+            &[("grpc-status", "2")],
+            throttled.map(|signal| signal.with_delay(secs(3))),
+            Ok(DelayReason::Requested),
+        ),
+        (200, &[("grpc-status", "2"), ("grpc-retry-pushback-ms", "-1")], throttled, stop),
+        (200, &[("grpc-status", "2")], None, stop),
+        // The retry layer classifies an accepted response by its status.
+        (200, &[("grpc-status", "8")], Some(ServerSignal::accepted()), retry),
+        (529, &[], None, retry),
+        (529, &[("grpc-status", "2")], None, stop),
+        (400, &[], None, retry),
+        (401, &[], None, stop),
+    ] {
+        let mut response = respond(status, ("x-a", "b")).unwrap();
+        response.extensions_mut().remove::<KeyReplaced>();
+        let fields = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        response.headers_mut().extend(fields);
+        signal.map(|signal| response.extensions_mut().insert(signal));
+        let decided = decided(&layer, &request("GET", ""), Ok(response)).map(|(_, reason)| reason);
+        assert_eq!(decided, expected, "{status} {headers:?} {signal:?}");
+    }
 }

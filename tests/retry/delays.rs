@@ -151,3 +151,22 @@ async fn timeout_or_limit_layer_without_a_retry_layer_obeys_the_request_deadline
     let limit = RateLimitLayer::new(bucket).layer(never_responds());
     assert!(limit.oneshot(get_with_deadline(Instant::now() + secs(1))).await.unwrap_err().is_rate_limited());
 }
+
+#[tokio::test(start_paused = true)]
+async fn requested_delay_of_zero_does_not_hide_the_reset_of_an_empty_quota() {
+    const EMPTY: [(&str, &str); 2] = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
+    const ZERO: HeaderPairs = &[("retry-after", "0"), EMPTY[0], EMPTY[1]];
+    const PAST: HeaderPairs = &[
+        ("date", "Thu, 01 Jan 2026 01:00:00 GMT"),
+        ("retry-after", "Thu, 01 Jan 2026 00:59:59 GMT"),
+        EMPTY[0],
+        EMPTY[1],
+    ];
+    for headers in [ZERO, PAST] {
+        let inner = ScriptedService::new([Headers(429, headers), Status(200)]);
+        RetryLayer::new().layer(inner.clone()).oneshot(get(URI)).await.unwrap();
+        let seen = inner.seen();
+        let waited = seen[1].at - seen[0].at;
+        assert!((secs(30)..secs(32)).contains(&waited), "{headers:?}: {waited:?}");
+    }
+}

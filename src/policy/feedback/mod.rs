@@ -214,6 +214,21 @@ impl<'a> Reading<'a> {
         }
     }
 
+    /// Returns whether the response to a gRPC call is a throttle for a reason other than its gRPC status: a signal, or
+    /// without a `grpc-status` an HTTP status such as 529.
+    pub(crate) fn is_throttled_beside_grpc(&self) -> bool {
+        match &self.signal {
+            Some(signal) => signal.is_throttled,
+            // A 429 has a gRPC status.
+            None => {
+                let status = self.status;
+                status != 429
+                    && is_throttle_status(self.dialect, status)
+                    && Code::in_head(self.headers).is_none()
+            }
+        }
+    }
+
     /// Returns which limits the response concerns, if the server states it. Returns `None` for an accepted response.
     ///
     /// Without a statement, a throttled response concerns the resource or bucket whose quota is empty. GitHub throttles
@@ -255,14 +270,14 @@ impl<'a> Reading<'a> {
 
     /// Returns the delay that the server requested, or the delay that its remaining permits imply.
     ///
-    /// Returns the delay that the server states if it states one. Otherwise, a throttled response without remaining
-    /// permits implies a delay until permits become available. Of several quotas, the longest delay is used. Returns
-    /// `None` if the server requests no delay, or if the delay has passed.
+    /// Returns the delay that the server states if it states one above zero. Otherwise, a throttled response without
+    /// remaining permits implies a delay until permits become available. Of several quotas, the longest delay is used.
+    /// Returns `None` if the server requests no delay, or if the delay has passed.
     pub(crate) fn requested_delay(&self) -> Option<Duration> {
         if !self.has_limits() {
             return None;
         }
-        let delay = self.stated_delay().or_else(|| {
+        let delay = self.stated_delay().filter(|delay| !delay.is_zero()).or_else(|| {
             let is_accepted = self.acceptance() == Acceptance::Accepted;
             let remaining = if is_accepted { &[] } else { self.remaining() };
             let empty = remaining.iter().filter(|remaining| remaining.left() == 0);

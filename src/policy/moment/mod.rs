@@ -199,7 +199,8 @@ fn four_digit_year(two_digits: u64, rest: (u64, u64, u64), now: SystemTime) -> O
     years.find(|year| (days_to(year - 50, month, day), second) <= now)
 }
 
-/// Parses a date and a time with an offset (RFC 3339 §5.6). A space may stand for the `T`.
+/// Parses a date and a time with an offset (RFC 3339 §5.6). A space may stand for the `T`, and the colon of
+/// the offset may be missing.
 ///
 /// A fraction of a second is rounded up to a nanosecond, and second 60, a leap second, is the first second of the next
 /// minute, so that the result is never early. A time without seconds, as Jira sends it, is rounded up to the next
@@ -220,7 +221,7 @@ fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     if sign.eq_ignore_ascii_case("z") {
         return offset.is_empty().then_some(local);
     }
-    let (hours, minutes) = offset.split_once(':')?;
+    let (hours, minutes) = offset.split_once(':').or_else(|| offset.split_at_checked(2))?;
     let ahead = digits(hours, 2)? * 3_600 + digits(minutes, 2).filter(|minutes| *minutes < 60)? * 60;
     let ahead = Some(ahead).filter(|seconds| *seconds < DAY).map(Duration::from_secs)?;
     if sign == "+" { local.checked_sub(ahead) } else { local.checked_add(ahead) }

@@ -181,6 +181,7 @@ proptest! {
         let sign = if east < 0 { '-' } else { '+' };
         let offset = format!("{sign}{:02}:{:02}", east.abs() / 60, east.abs() % 60);
         within(format!("{date}T{time}.{nanos:09}{offset}"), nano)?;
+        within(format!("{date}T{time}.{nanos:09}{}", offset.replace(':', "")), nano)?;
         let up = at + u64::from(nanos > 0);
         within(httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(up)), Duration::from_secs(1))?;
     }
