@@ -42,7 +42,7 @@ impl Client {
     /// |---|---|---|
     /// | quotas | other quotas | the kind of limiter stays: a paced window or a token bucket |
     /// | none | quotas | the limiter stays [adaptive](crate::limit::LocalLimiter::adaptive) and keeps its learned rate. The quotas are the ceiling. Their burst becomes available gradually if a request was sent before |
-    /// | quotas | none | the limiter begins to learn the rate, as an adaptive limiter without a quota |
+    /// | quotas | none | the limiter begins to learn the rate, as an adaptive limiter without a quota. If it is adaptive, the rate that it has learned applies again |
     ///
     /// A limiter from [`with_limiter`](StackBuilder::with_limiter) keeps its quotas. The builder must contain the same
     /// limiter: a clone of the [`AnyLimiter`](crate::limit::AnyLimiter) or of the

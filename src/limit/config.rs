@@ -23,7 +23,7 @@ use crate::{
 /// | `quota` | that of the preset, otherwise none. A quota such as `100/60s`, or a list of quotas that apply at once. `[]` removes the quota of a preset |
 /// | `initial_burst` | the quota's burst, or the whole limit of a [sliding window](crate::limit::LocalLimiter::sliding_window). The number of permits that are available at the start |
 /// | `longest_pause` | `1h`: see [`with_longest_pause`](LocalLimiter::with_longest_pause) |
-/// | `throttle_pause` | `1s`: see [`with_throttle_pause`](LocalLimiter::with_throttle_pause) |
+/// | `throttle_pause` | `1s`, or the pause that an adaptive limiter chooses: see [`with_throttle_pause`](LocalLimiter::with_throttle_pause) |
 /// | `max_in_flight` | none: see [`with_max_in_flight`](LocalLimiter::with_max_in_flight) |
 /// | `hold_after_cancel` | `0s`: see [`with_hold_after_cancel`](LocalLimiter::with_hold_after_cancel) |
 /// | `max_wait` | none, so a call may wait until its deadline |
@@ -108,7 +108,7 @@ impl RateLimitConfig {
             initial_burst: self.initial_burst.or(settings.initial_burst),
             pauses: PauseSettings {
                 longest: self.longest_pause.map_or(pauses.longest, |pause| nanos(pause.0)),
-                throttled: self.throttle_pause.map_or(pauses.throttled, |pause| nanos(pause.0)),
+                throttled: self.throttle_pause.map(|pause| nanos(pause.0)).or(pauses.throttled),
             },
             max_in_flight: self.max_in_flight.or(settings.max_in_flight),
             hold_after_cancel: self
@@ -210,7 +210,7 @@ mod tests {
     fn configuration_changes_only_the_settings_whose_fields_it_has() {
         let own = CoreSettings {
             initial_burst: Some(0),
-            pauses: PauseSettings { longest: 1, throttled: 2 },
+            pauses: PauseSettings { longest: 1, throttled: Some(2) },
             max_in_flight: NonZeroU32::new(3),
             hold_after_cancel: 4,
             lower_share: Some(5),
@@ -227,7 +227,7 @@ mod tests {
             ),
             (
                 "throttle_pause = '1s'",
-                CoreSettings { pauses: PauseSettings { throttled: second, ..own.pauses }, ..own },
+                CoreSettings { pauses: PauseSettings { throttled: Some(second), ..own.pauses }, ..own },
             ),
             ("max_in_flight = 9", CoreSettings { max_in_flight: NonZeroU32::new(9), ..own }),
             ("hold_after_cancel = '1s'", CoreSettings { hold_after_cancel: second, ..own }),

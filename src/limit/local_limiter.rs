@@ -146,6 +146,8 @@ impl LocalLimiter {
     /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log.
     ///   The first quota of another unit does not count earlier amounts.
     /// - A waiter whose cost exceeds the new quotas is refused.
+    /// - A learned rate above the new quotas is lowered to them, and applies again when the quotas are raised, unless
+    ///   the limiter has learned another rate.
     /// - A pause and the empty quotas that the server has reported stay. [`resume`](Self::resume) discards them.
     /// - A [`Keyed`](super::Keyed#memory) keeps a key while `make` would create its limiter with other quotas.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {

@@ -155,9 +155,10 @@ impl LocalLimiter {
     /// - Rate-limit headers with a limit, and with a window or a reset, set the rate to 98 % of that quota. A quota
     ///   whose window is longer than two minutes, or that belongs to one resource beside another quota, does not set
     ///   the rate.
-    /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without
-    ///   remaining permits, for at most the [longest pause](Self::with_longest_pause). Without either, the first pause
-    ///   lasts one round trip, but at least the time between two requests, or 100 ms if no rate is known.
+    /// - A throttled response pauses all callers for the requested delay or until the reset of a quota without
+    ///   remaining permits, whichever ends later, for at most the [longest pause](Self::with_longest_pause). Without
+    ///   either, the first pause lasts one round trip, but at least the time between two requests, or 100 ms if no rate
+    ///   is known, and at least the [throttle pause](Self::with_throttle_pause) if it is set.
     /// - One request after the pause tests whether the server accepts requests again. Each test that is throttled
     ///   doubles the wait up to a minute, and then increases it by a quarter, up to 15 minutes.
     /// - The first pause sets the rate to the recently accepted requests per second if no rate is known. The rate stays

@@ -114,7 +114,8 @@ impl LocalLimiter {
     /// Use this setter for a service that documents a penalty, such as 60 s. Each further such response doubles the
     /// pause, up to five minutes, if its request left after the pause. An accepted request ends the doubling.
     ///
-    /// Has no effect on an [adaptive](Self::adaptive) limiter, which has its own pauses.
+    /// An [adaptive](Self::adaptive) limiter chooses its pauses by default. If this pause is set, none of them is
+    /// shorter, except after a 503.
     ///
     /// # Errors
     ///

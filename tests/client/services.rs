@@ -77,6 +77,67 @@ async fn no_request_is_sent_before_the_moment_that_a_service_states() {
     }
 }
 
+/// The empty quota of a later response, or of the response itself, resets after 20 s.
+#[tokio::test(start_paused = true)]
+async fn no_request_is_sent_before_the_reset_of_an_empty_quota_that_is_later_than_another_hint() {
+    let quota = |status, left, reset| {
+        let limit = ("x-ratelimit-limit", "10");
+        response(status, &[limit, ("x-ratelimit-remaining", left), ("x-ratelimit-reset", reset)])
+    };
+    let jira = [
+        ("retry-after", "1"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "2026-01-01T01:00:20Z"),
+        ("ratelimit-reason", "jira-burst-based"),
+    ];
+    let late = |response: ScriptedResponse, delay| response.with_delay(Duration::from_millis(delay));
+    let cases = [
+        ("known reset", vec![quota(200, "5", "3"), quota(429, "0", "20")], [0, 100, 300], 20_100),
+        (
+            "second throttle",
+            vec![late(response(429, &[]), 100), late(quota(429, "0", "20"), 140)],
+            [0, 1, 300],
+            20_141,
+        ),
+        ("Jira", vec![response(429, &jira)], [0, 100, 300], 20_000),
+    ];
+    for (case, script, at, least) in cases {
+        let unlimited = builder().with_limiter(LocalLimiter::without_quota());
+        for (limiter, builder) in [("paced", paced()), ("adaptive", builder()), ("unlimited", unlimited)] {
+            // An adaptive limiter uses the earlier reset that it knows.
+            let least = if (case, limiter) == ("known reset", "adaptive") { 3_000 } else { least };
+            let ok = std::iter::repeat_n(ScriptedResponse::status(200), 9);
+            let service = ScriptedService::new(script.clone().into_iter().chain(ok));
+            let client = builder.client_with_service(service.clone()).unwrap();
+            let start = Instant::now();
+            let call = async |delay| {
+                tokio::time::sleep(Duration::from_millis(delay)).await;
+                client.get("/v1").await.unwrap();
+            };
+            let calls = at.map(call);
+            futures_util::future::join_all(calls).await;
+            let seen: Vec<_> = service.seen().iter().map(|seen| (seen.at - start).as_millis()).collect();
+            let (early, later) = seen.split_at(script.len());
+            assert!(early.iter().all(|at| *at <= 100), "{case}, {limiter}: {seen:?}");
+            let range = least..25_000;
+            assert!(
+                later.len() >= 2 && later.iter().all(|at| range.contains(at)),
+                "{case}, {limiter}: {seen:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttle_pause_of_the_builder_applies_without_a_quota() {
+    let pause = Duration::from_secs(30);
+    for builder in [paced(), builder()] {
+        let arrivals = arrivals(builder.with_throttle_pause(pause), Method::GET, response(429, &[])).await;
+        assert!(arrivals.iter().all(|at| *at >= pause), "{arrivals:?}");
+        assert!(arrivals.iter().any(|at| *at < pause * 2), "{arrivals:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn permission_error_is_not_retried_and_does_not_pause_other_calls() {
     let left = [("x-ratelimit-remaining", "14"), ("x-ratelimit-reset", "1767229203")];

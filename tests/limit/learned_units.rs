@@ -280,9 +280,9 @@ async fn learned_rate_never_exceeds_the_quota_of_its_unit() {
     assert_eq!(rates(&limiter), [Some(490.0), Some(5_880.0)], "0.98 of the quota");
     limiter.set_quotas([tokens(610)]);
     assert_eq!(rates(&limiter)[1], Some(600.0));
-    // Without a quota, the learned rate stays.
+    // Without a quota, the learned rate from before it applies.
     limiter.set_quotas([]);
-    assert_eq!(rates(&limiter)[1], Some(600.0));
+    assert_eq!(rates(&limiter)[1], Some(5_880.0));
     limiter.resume();
     assert_eq!(rates(&limiter), [None, None]);
 }

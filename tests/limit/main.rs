@@ -20,6 +20,7 @@ mod learned_unit_changes;
 mod learned_units;
 mod local_limiter;
 mod memory;
+mod reported_quotas;
 mod server_kinds;
 mod server_limits;
 mod shared_quota;

@@ -132,6 +132,7 @@ impl Core {
                     granted_at: grant.at,
                     sent_at,
                     requested_pause: feedback.pause,
+                    least_pause: self.server.pause.settings.least(),
                     remaining: &feedback.remaining,
                 };
                 let of_requests = learner.learn(&observation, progress, now);
@@ -148,7 +149,7 @@ impl Core {
             }
             None => {
                 let is_throttled = feedback.acceptance == Acceptance::Throttled;
-                if is_throttled && !states_end && self.server.pause.settings.throttled > 0 {
+                if is_throttled && !states_end && self.server.pause.settings.throttled() > 0 {
                     let is_longer = self.server.pause.throttle(grant.at, now);
                     is_changed = self.server.slow_start_after_pause(is_longer);
                 }

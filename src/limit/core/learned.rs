@@ -42,11 +42,11 @@ impl Learned {
         let applies =
             self.learner.is_unlimited() && self.learner.rate.is_none() && !self.learner.is_probing();
         applies.then(|| {
-            let reopened_at = self.learner.reopened_at;
+            let slow_from = self.learner.slow_from;
             let is_idle = |start: &SlowStart| now.saturating_sub(self.last_grant.max(start.from)) > IDLE;
             match self.start.filter(|start| !is_idle(start)) {
                 // After a pause, the first request tests whether the pause was long enough.
-                Some(start) if start.from < reopened_at => SlowStart::new(reopened_at, 1),
+                Some(start) if start.from < slow_from => SlowStart::new(slow_from, 1),
                 Some(start) => start,
                 None => SlowStart::new(now, FIRST),
             }
@@ -137,6 +137,7 @@ impl Core {
                 granted_at: if is_evidence { granted_at } else { 0 },
                 sent_at,
                 requested_pause: feedback.pause,
+                least_pause: self.server.pause.settings.least(),
                 remaining: &feedback.others,
             };
             let (is_changed, pause) = learned.observe(&observation, now);

@@ -368,7 +368,7 @@ impl Pause {
         let is_further = self.throttled > 0 && granted_at >= self.throttled_until;
         let begins = self.throttled == 0 || is_further;
         if self.throttled == 0 {
-            self.throttled = self.settings.throttled;
+            self.throttled = self.settings.throttled();
         } else if is_further {
             self.throttled = self.throttled.saturating_mul(2).min(nanos(PauseSettings::LONGEST_THROTTLED));
         }

@@ -46,7 +46,7 @@ impl CoreSettings {
             [
                 ("initial burst", number(settings.initial_burst)),
                 ("longest pause", time(settings.pauses.longest)),
-                ("throttle pause", time(settings.pauses.throttled)),
+                ("throttle pause", time(settings.pauses.throttled())),
                 ("max in flight", number(settings.max_in_flight.map(NonZeroU32::get))),
                 ("hold after cancel", time(settings.hold_after_cancel)),
             ]
@@ -61,14 +61,24 @@ impl CoreSettings {
 pub struct PauseSettings {
     /// The longest time without a request, if the server states a delay.
     pub longest: u64,
-    /// The first pause after a throttled response without a delay. Zero for none.
-    pub throttled: u64,
+    /// The first pause after a throttled response without a delay. Zero for none. `None` for the default.
+    pub throttled: Option<u64>,
 }
 
 impl PauseSettings {
-    pub const DEFAULT: Self = Self { longest: 3_600_000_000_000, throttled: 1_000_000_000 };
+    pub const DEFAULT: Self = Self { longest: 3_600_000_000_000, throttled: None };
     /// The longest pause after a throttled response without a delay.
     pub(super) const LONGEST_THROTTLED: Duration = Duration::from_secs(300);
+
+    /// Returns the first pause of a limiter that does not learn: 1 s by default.
+    pub fn throttled(&self) -> u64 {
+        self.throttled.unwrap_or(1_000_000_000)
+    }
+
+    /// Returns the shortest pause of a limiter that learns. By default, the learner chooses it.
+    pub fn least(&self) -> u64 {
+        self.throttled.unwrap_or(0)
+    }
 
     pub fn with_longest(self, longest: Duration) -> Result<Self, InvalidConfig> {
         if longest.is_zero() {
@@ -82,6 +92,6 @@ impl PauseSettings {
             let expected = format!("at most {:?}", Self::LONGEST_THROTTLED);
             return Err(InvalidConfig::new("throttle pause", format!("{pause:?}"), expected));
         }
-        Ok(Self { throttled: nanos(pause), ..self })
+        Ok(Self { throttled: Some(nanos(pause)), ..self })
     }
 }

@@ -36,7 +36,7 @@ impl Shared {
         taken: Option<Taken>,
     ) -> Effect {
         if response.reading.is_permanent() {
-            self.dropped((cost, at), true, taken);
+            self.ended_elsewhere((cost, at), taken);
             return Effect::default();
         }
         if self.is_ordinary(response, taken.is_some()) {
@@ -107,7 +107,7 @@ impl Shared {
         }
     }
 
-    /// Ends a request whose response concerns only other limiters.
+    /// Ends a request whose response concerns only other limiters, or no rate at all.
     pub(crate) fn ended_elsewhere(&self, (cost, at): (NonZeroU32, u64), taken: Option<Taken>) {
         if !self.release_ordinary(cost) {
             let (grant, taken) = (Grant::new(at, cost), taken.unwrap_or_default());

@@ -130,8 +130,10 @@ impl Learner {
         let is_first = self.paused_at.is_none();
         // The last cut already covers a throttled response to a request that left before it.
         let is_late = is_first && response.granted_at <= self.cut_at && self.cut_at > 0;
+        let requested = response.requested_pause.map(|pause| now.saturating_add(pause));
+        let stated = requested.max(self.quotas.reset_at(response.remaining, now));
         if is_late || !(is_first || is_probe) {
-            return None;
+            return stated;
         }
         if !is_outage {
             self.outage.end_series();
@@ -149,11 +151,12 @@ impl Learner {
             let doubled = self.wait.saturating_mul(2).min(DOUBLED_WAIT);
             self.wait = doubled.max(self.wait / 4 * 5).min(longest);
         }
+        if !is_outage {
+            self.wait = self.wait.max(response.least_pause);
+        }
         self.probe = Probe::Due;
         self.cut_at = now;
-        let requested = response.requested_pause.map(|pause| now.saturating_add(pause));
-        let pause = requested.or_else(|| self.quotas.reset_at(response.remaining, now));
-        Some(pause.unwrap_or_else(|| now.saturating_add(self.wait)))
+        Some(stated.unwrap_or_else(|| now.saturating_add(self.wait)))
     }
 
     /// Counts a 503 that begins a pause, or that responds to a probe. Returns whether such 503s do not depend on the
@@ -213,7 +216,7 @@ impl Learner {
                     }
                 }
                 // Too few requests were accepted for an estimate. Another user of the key may have caused the pause.
-                None => self.reopened_at = now,
+                None => (self.reopened_at, self.slow_from) = (now, now),
             }
         }
         self.pacer.arrival = now.saturating_add(self.pacer.interval.saturating_mul(progress.each));
@@ -225,6 +228,8 @@ impl Learner {
         let Some(pace) = self.quotas.slowest() else {
             if self.source == LearnedFrom::Headers {
                 self.put(None, LearnedFrom::Headers);
+                // Otherwise the whole queue would leave at once.
+                self.slow_from = now;
             }
             return;
         };
@@ -232,6 +237,7 @@ impl Learner {
         // After a change of the limit, the first reset may be much shorter than the window.
         let most = self.rate.filter(|_| !pace.is_exact).map_or(f64::INFINITY, |rate| 2.0 * rate);
         self.set(pace.rate().min(most), LearnedFrom::Headers);
+        self.capped = self.capped.map(|rate| rate.min(pace.rate()));
         self.outage.end_series();
         (self.clean_rate, self.step) = (self.rate, STEP);
         (self.is_starting, self.is_raised) = (true, false);

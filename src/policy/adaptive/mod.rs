@@ -103,6 +103,8 @@ pub struct Learner {
     /// `None` until a throttled response or a header reports a limit.
     pub(crate) rate: Option<f64>,
     pub(crate) source: LearnedFrom,
+    /// The rate before the ceiling fell below it. Applies again when the ceiling rises.
+    capped: Option<f64>,
     /// The last rate that had a complete run, until it is throttled.
     clean_rate: Option<f64>,
     step: f64,
@@ -126,7 +128,9 @@ pub struct Learner {
     paused_at: Option<u64>,
     wait: u64,
     /// The end of the last pause after which no rate was known.
-    pub(crate) reopened_at: u64,
+    reopened_at: u64,
+    /// When a slow start last began: at that time, or when the rate ended together with a reported quota.
+    pub(crate) slow_from: u64,
     /// The time of the last throttled response that began or extended a pause. Requests granted at or before this time
     /// left before it.
     cut_at: u64,
@@ -170,8 +174,9 @@ impl Learner {
 
     pub(crate) fn set_ceiling(&mut self, ceiling: f64) {
         self.ceiling = ceiling;
-        if let Some(rate) = self.rate {
+        if let Some(rate) = self.capped.or(self.rate) {
             self.set(rate, self.source);
+            self.capped = (rate > ceiling).then_some(rate);
         }
     }
 
@@ -288,10 +293,11 @@ impl Learner {
 
     fn put(&mut self, rate: Option<f64>, source: LearnedFrom) {
         if self.rate != rate {
+            self.capped = None;
             (self.rate, self.source, self.has_changed) = (rate, source, true);
             self.pacer.interval = rate.map_or(0, |rate| (SECOND as f64 / rate) as u64);
             if rate.is_none() {
-                self.pacer.arrival = 0;
+                (self.pacer.arrival, self.clean_rate) = (0, None);
             }
         }
     }

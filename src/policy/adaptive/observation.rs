@@ -36,6 +36,8 @@ pub(crate) struct Observation<'a> {
     pub(crate) sent_at: u64,
     /// The delay that the server requested, in nanoseconds.
     pub(crate) requested_pause: Option<u64>,
+    /// The shortest pause after a throttled response that states no end, in nanoseconds.
+    pub(crate) least_pause: u64,
     pub(crate) remaining: &'a [Remaining],
 }
 

@@ -89,7 +89,8 @@ impl StackBuilder {
     }
 
     /// Sets the [pause after a throttled response without a delay](crate::limit::LocalLimiter::with_throttle_pause) of
-    /// the builder's own limiter. Default: 1 s. Set it for a service that documents a penalty.
+    /// the builder's own limiter. Default: 1 s, or the pause that an adaptive limiter chooses, if no quota is set. Set
+    /// it for a service that documents a penalty.
     ///
     /// # Errors
     ///

@@ -220,7 +220,7 @@ impl Script {
     /// Returns the shortest pause after a throttled response that requests no delay.
     pub(super) fn shortest_pause(&self) -> u64 {
         let has_pause = self.requests().next().is_some() && self.settings.rule != Rule::Learned;
-        if has_pause { self.settings.pauses.throttled } else { 0 }
+        if has_pause { self.settings.pauses.throttled() } else { 0 }
     }
 
     /// Returns the calls of the script.

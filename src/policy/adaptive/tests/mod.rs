@@ -15,7 +15,14 @@ fn progress(accepted: u64, in_flight: u64) -> Progress {
 }
 
 fn response(acceptance: Acceptance, at: u64) -> Observation<'static> {
-    Observation { acceptance, granted_at: at, sent_at: at, requested_pause: None, remaining: &[] }
+    Observation {
+        acceptance,
+        granted_at: at,
+        sent_at: at,
+        requested_pause: None,
+        least_pause: 0,
+        remaining: &[],
+    }
 }
 
 /// Parses the headers of a quota with `limit` permits per `window` seconds, of which `left` remain.
@@ -140,7 +147,7 @@ proptest! {
                     let headers = headers.map(|(limit, window, left)| quota(limit, window, left));
                     let at = now.saturating_sub(age);
                     let observation = Observation {
-                        acceptance, granted_at: at, sent_at: at, requested_pause: pause,
+                        acceptance, granted_at: at, sent_at: at, requested_pause: pause, least_pause: 0,
                         remaining: headers.as_deref().unwrap_or_default(),
                     };
                     let until = learner.observe(&observation, progress(accepted, 0), now);

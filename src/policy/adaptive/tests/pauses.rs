@@ -31,6 +31,34 @@ fn probe_that_is_throttled_doubles_the_wait_up_to_a_minute_and_then_adds_a_quart
 }
 
 #[test]
+fn set_pause_is_the_shortest_one_after_a_throttled_response_but_not_after_a_503() {
+    let mut learner = reopened();
+    let mut now = 3 * SECOND;
+    for (acceptance, wait) in [
+        (Acceptance::Throttled, 90_000),
+        (Acceptance::Unavailable, 5_000),
+        (Acceptance::Throttled, 90_000),
+        (Acceptance::Throttled, 112_500),
+    ] {
+        let observation = Observation { least_pause: 90 * SECOND, ..response(acceptance, now) };
+        let pause = learner.observe(&observation, progress(100, 1), now).unwrap();
+        assert_eq!((pause - now) / MILLI, wait);
+        now = pause;
+        learner.grant(1, progress(100, 0), now);
+    }
+    let observation = Observation {
+        least_pause: 90 * SECOND,
+        requested_pause: Some(1),
+        ..response(Acceptance::Throttled, now)
+    };
+    assert_eq!(
+        learner.observe(&observation, progress(100, 1), now),
+        Some(now + 1),
+        "the server states the end"
+    );
+}
+
+#[test]
 fn lost_probe_is_followed_by_another_after_the_pause() {
     let mut learner = throttled();
     learner.grant(1, progress(100, 0), 2 * SECOND);

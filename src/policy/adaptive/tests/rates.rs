@@ -112,3 +112,29 @@ fn costly_request_waits_until_its_permits_would_be_refilled() {
     let learner = reopened();
     assert!(!learner.is_free(5, 2 * SECOND + 80 * MILLI) && learner.is_free(5, 2 * SECOND + 100 * MILLI));
 }
+
+#[test]
+fn rate_above_a_lower_ceiling_applies_again_with_a_higher_one() {
+    let mut learner = reopened();
+    for (ceiling, rate) in [(10.0, 10.0), (1.0, 1.0), (20.0, 20.0), (f64::INFINITY, 50.0)] {
+        learner.set_ceiling(ceiling);
+        assert_eq!(learner.rate, Some(rate));
+    }
+    // A cut below the lower ceiling replaces the rate.
+    learner.set_ceiling(10.0);
+    learner.observe(&response(Acceptance::Throttled, 3 * SECOND), progress(100, 1), 3 * SECOND);
+    learner.set_ceiling(f64::INFINITY);
+    assert_eq!(learner.rate, Some(7.0));
+}
+
+#[test]
+fn reported_quota_replaces_the_rate_above_a_lower_ceiling() {
+    let mut learner = reopened();
+    learner.set_ceiling(10.0);
+    let headers = quota(204, 10, 100);
+    let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 3 * SECOND) };
+    learner.observe(&observation, progress(101, 0), 3 * SECOND);
+    assert_eq!(learner.rate, Some(10.0));
+    learner.set_ceiling(f64::INFINITY);
+    assert_eq!(learner.rate, Some(20.0));
+}

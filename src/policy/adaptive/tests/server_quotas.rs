@@ -45,15 +45,17 @@ fn configured_quota_is_the_ceiling_and_headers_matter_only_after_a_throttled_res
 }
 
 #[test]
-fn pause_lasts_for_the_requested_delay_or_until_the_reset_of_a_used_up_quota() {
+fn pause_lasts_for_the_longer_of_the_requested_delay_and_the_reset_of_a_used_up_quota() {
     let now = SECOND;
     let (empty, some) = (quota(100, 30, 0), quota(100, 30, 1));
     let until = |requested_pause: Option<u64>, remaining: &[Remaining]| {
         let acceptance = Acceptance::Throttled;
-        let observation = Observation { acceptance, granted_at: 1, sent_at: 1, requested_pause, remaining };
+        let observation = Observation { requested_pause, remaining, ..response(acceptance, 1) };
         Learner::new(f64::INFINITY).observe(&observation, progress(0, 1), now)
     };
-    assert_eq!(until(Some(7 * SECOND), &empty), Some(8 * SECOND));
+    assert_eq!(until(Some(7 * SECOND), &empty), Some(31 * SECOND));
+    assert_eq!(until(Some(70 * SECOND), &empty), Some(71 * SECOND));
+    assert_eq!(until(Some(7 * SECOND), &some), Some(8 * SECOND));
     assert_eq!(until(None, &empty), Some(31 * SECOND));
     assert_eq!(until(None, &some), Some(2 * SECOND - 1), "the round trip");
 }
@@ -67,6 +69,18 @@ fn reset_of_a_used_up_quota_is_the_earliest_that_the_server_reported() {
     let later = quota(100, 30, 0);
     let observation = Observation { remaining: &later, ..response(Acceptance::Throttled, 1) };
     assert_eq!(learner.observe(&observation, progress(1, 0), SECOND), Some(30 * SECOND));
+}
+
+#[test]
+fn reset_in_a_throttled_response_to_an_earlier_request_extends_a_pause_and_begins_one() {
+    let empty = quota(100, 30, 0);
+    let late = Observation { remaining: &empty, ..response(Acceptance::Throttled, SECOND / 2) };
+    let mut learner = throttled();
+    assert_eq!(learner.observe(&late, progress(100, 1), 2 * SECOND), Some(32 * SECOND), "during the pause");
+    assert_eq!((learner.paused_at, learner.wait), (Some(SECOND), FIRST_WAIT), "the same pause");
+    let mut learner = reopened();
+    assert_eq!(learner.observe(&late, progress(100, 1), 3 * SECOND), Some(33 * SECOND), "after the pause");
+    assert!(!learner.is_probing());
 }
 
 #[test]
@@ -94,6 +108,7 @@ fn rate_of_a_header_quota_ends_when_the_quota_expires() {
     assert_eq!(learner.rate, Some(100.0));
     learner.advance(progress(1, 0), 1, 2 * SECOND);
     assert_eq!((learner.rate, learner.quota()), (None, None));
+    assert_eq!((learner.clean_rate, learner.slow_from, learner.reopened_at), (None, 2 * SECOND, 0));
 }
 
 #[test]
