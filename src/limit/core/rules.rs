@@ -44,6 +44,14 @@ impl QuotaState {
         Self { quota, pace, log }
     }
 
+    /// Ends the wait for permits of earlier quotas once no earlier grant is in the window. The log remains exact.
+    pub(super) fn limit_wait(&mut self, now: u64) {
+        if let (Some(pace), Some(log)) = (&mut self.pace, self.log.as_ref().filter(|_| !self.quota.is_bucket())) {
+            let whole_at = now.saturating_add(log.window).saturating_add(pace.whole);
+            pace.arrival = pace.arrival.min(whole_at);
+        }
+    }
+
     pub(super) fn largest(&self) -> u32 {
         if self.pace.is_some() { self.quota.burst() } else { self.quota.limit() }
     }

@@ -247,6 +247,7 @@ impl Quotas {
             }
             let log = longest.filter(|_| quota.is_bucket());
             state.pace.iter_mut().for_each(|pace| pace.replace(&paces, log, now));
+            state.limit_wait(now);
             state
         };
         self.states = requests(quotas).map(state).collect();

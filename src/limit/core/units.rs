@@ -254,6 +254,7 @@ impl Units {
             let Some(pace) = &mut quota.pace else { continue };
             let log = quota.log.as_ref().filter(|_| is_bucket && !old.quota.is_bucket());
             pace.replace(old.pace.as_ref().as_slice(), log, now);
+            quota.limit_wait(now);
         }
     }
 

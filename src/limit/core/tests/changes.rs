@@ -142,6 +142,22 @@ fn spent_permits_still_count_after_a_temporary_quota_of_one_permit_per_year() {
     assert_eq!(core.snapshot(2 * SECOND).available, 1_000_000);
 }
 
+/// The permits of the longer window would take six minutes to refill at the rate of the shorter one.
+#[test]
+fn wait_after_a_longer_window_lasts_for_the_new_window_and_its_burst_at_most() {
+    let (short, long) = (quota(10, 1_000, 5), quota(36_000, 3_600_000, 3_600));
+    for spent in [1, 3_600] {
+        let mut core = core(PACED, &[if spent == 1 { short } else { long }]);
+        assert!(core.takes(costing(spent), 0));
+        core.set_quotas(&[long], 0);
+        core.set_quotas(&[short], 0);
+        let wait = nanos(core.try_submit(one(), 0).unwrap_err().wait().unwrap());
+        assert!(wait <= 2 * SECOND, "{spent}: {wait}");
+        assert!(core.takes(one(), wait), "{spent}");
+        assert_eq!(core.snapshot(2 * SECOND + wait).available, 5, "{spent}");
+    }
+}
+
 #[test]
 fn queue_leaves_slowly_after_a_pause_during_which_the_quotas_were_removed() {
     let mut core = core(BUCKET, &[quota(100, 60_000, 10)]);
