@@ -20,6 +20,7 @@ use crate::{
     call::{CallContext, RecordedHead, Report},
     clock,
     error::{BoxError, Error, ErrorKind, polled_after_completion, take_once},
+    limit::Settlement,
     request_id::RequestId,
 };
 
@@ -102,6 +103,33 @@ impl Response {
     /// below it removes the extensions, or an outer layer has made the response.
     pub fn report(&self) -> Option<&Report> {
         Report::from_response(&self.inner)
+    }
+
+    /// Returns the settlement of a request that takes amounts of other units, such as tokens. Settle it if only the
+    /// caller knows the actual amounts. [`with_meter`](crate::limit::RateLimitLayer::with_meter) reads them from the
+    /// body instead.
+    ///
+    /// ```no_run
+    /// use tower_outbound::limit::{Amounts, Unit};
+    ///
+    /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::BoxError> {
+    /// let call = client.post("/embeddings").extension(Amounts::of(Unit::Tokens, 1_200)).body("a text");
+    /// let response = call.await?.error_for_status().await?;
+    /// // The methods that read the body take the response.
+    /// let settlement = response.settlement().cloned();
+    /// let tokens = response.text().await?.split_whitespace().count();
+    /// if let Some(settlement) = settlement {
+    ///     settlement.settle(Amounts::of(Unit::Tokens, tokens.try_into()?));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Retries
+    ///
+    /// After a [retry of the body](Self#retries), an earlier settlement belongs to the attempt whose body broke.
+    pub fn settlement(&self) -> Option<&Settlement> {
+        self.extensions().get()
     }
 
     /// Returns the response if its status is a 2xx.

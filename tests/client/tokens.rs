@@ -61,6 +61,22 @@ async fn meter_settles_a_stream_at_its_end_over_both_versions() {
 }
 
 #[tokio::test]
+async fn caller_settles_a_response_whose_body_has_been_read() {
+    let server = Server::start(Wire::Http1, |_, _| async { Some(reply(200, "640")) }).await;
+    let limiter =
+        LocalLimiter::sliding_window(Quota::per_minute(LIMIT).unwrap().with_unit(Unit::Tokens).unwrap());
+    let client = preset(&server.url()).with_limiter(limiter.clone()).client().unwrap();
+    let response = within(client.post("/chat").extension(of(1_000))).await.unwrap();
+    let settlement = response.settlement().unwrap().clone();
+    assert_used(&limiter, 1_000);
+    let tokens = within(response.text()).await.unwrap().parse().unwrap();
+    settlement.settle(of(tokens));
+    assert_used(&limiter, 640);
+    let response = within(client.get("/models")).await.unwrap();
+    assert!(response.settlement().is_none(), "the request takes no amounts");
+}
+
+#[tokio::test]
 async fn each_attempt_takes_its_estimate_and_a_failed_connection_takes_none() {
     let server = Server::start(Wire::Http1, |number, _| async move {
         Some(if number == 1 { reply(429, "") } else { streamed() })
