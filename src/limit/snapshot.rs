@@ -16,8 +16,8 @@ use crate::{
 /// 1. a pause, if `paused_until` is set;
 /// 2. the server's quota, if `quota` is set;
 /// 3. the limit of requests in flight, if `requests_in_flight` is at least this limit;
-/// 4. the limiter's own quota or learned rate, if `available` is 0, or a quota of another unit, if its amount in
-///    `units` is too small.
+/// 4. the limiter's own quota or learned rate of the unit in `delayed_by`, if it is set;
+/// 5. its own quota or learned rate of requests, if `available` is 0.
 ///
 /// A refused call has the same facts in its [`Refusal`](crate::error::Refusal).
 ///
@@ -30,7 +30,7 @@ use crate::{
 /// | `queued` | the parts: add them. The first request of each part is also counted by the account |
 /// | `granted`, `awaiting_response` | the account, where the requests of all parts take permits |
 /// | `requests_in_flight` | the limiter that has the limit |
-/// | `available`, `paused_until`, `quota`, `units` | both. A server's quota of a resource is only in the part |
+/// | `available`, `paused_until`, `quota`, `units`, `delayed_by` | both. A server's quota of a resource is only in the part |
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot<T = Instant> {
@@ -72,6 +72,9 @@ pub struct Snapshot<T = Instant> {
     pub requests_in_flight: Option<u32>,
     /// The state of each quota that counts a unit other than requests.
     pub units: Vec<UnitState>,
+    /// The unit other than requests whose quota or learned rate delays the first waiter. `None` if no request waits, if
+    /// another limit delays it, or if a store cannot forecast its amounts.
+    pub delayed_by: Option<Unit>,
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.
     pub learned: Option<Learned<T>>,

@@ -46,8 +46,8 @@
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `stop_reason` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `queued_ms` |
-//! | `tower_outbound::limit` | warn | limiter refused a request | a refusal, at most [once in 10 s](#refused-calls) for each layer | `service` `reason` `error` `suppressed` |
-//! | `tower_outbound::limit` | debug | limiter refused a request | any other refusal | `service` `reason` `error` |
+//! | `tower_outbound::limit` | warn | limiter refused a request | a refusal, at most [once in 10 s](#refused-calls) for each layer | `service` `reason` `unit` `error` `suppressed` |
+//! | `tower_outbound::limit` | debug | limiter refused a request | any other refusal | `service` `reason` `unit` `error` |
 //! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause, or rejected a request without a delay | `service` `member` `pause_ms` `quota` |
 //! | `tower_outbound::limit` | warn | limiter paused by the server beyond the longest pause | once for each such pause | `service` `member` `pause_ms` `probe_after_ms` |
 //! | `tower_outbound::limit` | warn | retries exceed the quota: move the rate limit layer inside the retry layer | once for each layer, if one permit was taken for several attempts | `service` `attempts` |

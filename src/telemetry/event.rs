@@ -82,8 +82,9 @@ pub(crate) fn granted(call: Option<&CallContext>) {
 /// Counts a refusal of the limiter. One refusal of a layer in [`PERIOD`] has a WARN event, because a full queue may
 /// refuse thousands of calls per second.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal, last_warning: &LastWarning) {
-    let unit = refusal.unit().unwrap_or(Unit::Requests);
-    metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str()), ("unit", unit.as_str())]);
+    let unit = refusal.unit().map(Unit::as_str);
+    let counted = unit.unwrap_or(Unit::Requests.as_str());
+    metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str()), ("unit", counted)]);
     if LevelFilter::current() < LevelFilter::WARN {
         return;
     }
@@ -93,6 +94,7 @@ pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal, last_warnin
                 target: LIMIT,
                 service = call.and_then(CallContext::service).as_deref(),
                 reason = refusal.reason().as_str(),
+                unit,
                 error = %refusal,
                 $($suppressed,)?
                 "limiter refused a request"

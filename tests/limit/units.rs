@@ -256,6 +256,25 @@ async fn limiter_without_a_quota_of_the_unit_ignores_its_amounts() {
     assert_available(&limiter, 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn snapshot_names_the_unit_that_delays_the_first_waiter() {
+    let limiter = LocalLimiter::sliding_window([Quota::per_minute(2).unwrap(), tokens(1_000)]);
+    let delayed_by = || limiter.snapshot().delayed_by;
+    send(&limiter, 900);
+    assert_eq!(delayed_by(), None);
+    let request = |amount| PermitRequest::new().with_amounts(of(amount));
+    let mut waiter = task::spawn(limiter.acquire_with(&request(200)));
+    assert_pending!(waiter.poll());
+    assert_eq!(delayed_by(), Some(Unit::Tokens));
+    drop(waiter);
+    send(&limiter, 100);
+    // The quota of requests has no permit until later than the quota of tokens.
+    advance(seconds(1)).await;
+    let mut waiter = task::spawn(limiter.acquire_with(&request(0)));
+    assert_pending!(waiter.poll());
+    assert_eq!(delayed_by(), None);
+}
+
 #[test]
 fn quota_in_another_unit_round_trips_as_text_and_rejects_unsupported_units() {
     for (unit, name) in [

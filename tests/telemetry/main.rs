@@ -42,7 +42,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
-    limit::{LocalLimiter, RateLimitLayer},
+    limit::{Amounts, LocalLimiter, RateLimitLayer, Unit},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,

@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, time::Duration};
 use super::{Ask, Core, Latest, Ticket, amounts, queue::Head};
 use crate::{
     error::{Delay, Reason, Refusal},
-    policy::{Amounts, Quota, Totals, nanos},
+    policy::{Amounts, Quota, Totals, Unit, nanos},
 };
 
 /// Waiters that others have overtaken are checked again after this time, and those whose bounds pass within it are
@@ -167,13 +167,18 @@ impl Core {
             return Refusal::new(reason, None).with_delay(Delay::InFlight(max));
         }
         let refusal = Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)));
-        if let Some(unit) = self.units.as_ref().and_then(|units| units.delaying(due)).filter(|_| due > now) {
+        if let Some(unit) = self.delaying_unit(due, now) {
             return refusal.with_delay(Delay::Unit(unit));
         }
         match self.server.delaying(now, self.queue.total().saturating_add(1)) {
             Some(quota) => refusal.with_delay(Delay::Quota(quota)),
             None => refusal,
         }
+    }
+
+    /// Returns the unit that delays the request with the last forecast until `due`.
+    pub(super) fn delaying_unit(&self, due: u64, now: u64) -> Option<Unit> {
+        self.units.as_ref()?.delaying(due).filter(|_| due > now)
     }
 
     /// Refuses a new request, and counts it.

@@ -56,6 +56,7 @@ impl Core {
             awaiting_response: self.permits_in_flight(),
             requests_in_flight,
             units: self.units.iter().flat_map(|units| units.states(now)).collect(),
+            delayed_by: self.head().and_then(|head| self.delaying_unit(self.due(&head, now), now)),
             learned: self.learned().map(timed),
             learned_units: self.learners().skip(1).filter_map(learned_by).map(timed).collect(),
         }
