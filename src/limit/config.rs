@@ -26,6 +26,7 @@ use crate::{
 /// | `throttle_pause` | `1s`, or the pause that an adaptive limiter chooses: see [`with_throttle_pause`](LocalLimiter::with_throttle_pause) |
 /// | `max_in_flight` | none: see [`with_max_in_flight`](LocalLimiter::with_max_in_flight) |
 /// | `hold_after_cancel` | `0s`: see [`with_hold_after_cancel`](LocalLimiter::with_hold_after_cancel) |
+/// | `in_flight_until_head` | `false`: see [`with_in_flight_until_head`](RateLimitLayer::with_in_flight_until_head) |
 /// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |
 ///
@@ -50,6 +51,7 @@ pub struct RateLimitConfig {
     throttle_pause: Option<Written<Duration>>,
     max_in_flight: Option<NonZeroU32>,
     hold_after_cancel: Option<Written<Duration>>,
+    in_flight_until_head: bool,
     max_wait: Option<Written<Duration>>,
     max_queue: usize,
 }
@@ -64,6 +66,7 @@ impl Default for RateLimitConfig {
             throttle_pause: None,
             max_in_flight: None,
             hold_after_cancel: None,
+            in_flight_until_head: false,
             max_wait: None,
             max_queue,
         }
@@ -133,9 +136,10 @@ impl LocalLimiter {
 }
 
 impl<L: SelectLimiter> RateLimitLayer<L> {
-    /// Creates a layer over `limiter`, with `max_wait` and `max_queue` from `config`.
+    /// Creates a layer over `limiter`, with `max_wait`, `max_queue` and `in_flight_until_head` from `config`.
     pub fn from_config(limiter: L, config: &RateLimitConfig) -> Self {
         let layer = Self::new(limiter).with_max_queue(config.max_queue);
+        let layer = if config.in_flight_until_head { layer.with_in_flight_until_head() } else { layer };
         match config.max_wait {
             Some(max_wait) => layer.with_max_wait(max_wait.0),
             None => layer,

@@ -255,6 +255,7 @@ impl<L: fmt::Debug> fmt::Debug for Settings<L> {
         f.debug_struct("Settings")
             .field("limiter", &self.limiter)
             .field("bounds", &self.options.bounds)
+            .field("in_flight_until_head", &self.options.in_flight_until_head)
             .finish_non_exhaustive()
     }
 }

@@ -28,7 +28,7 @@ limit.quota = '100/60s, burst 100'
 limit.quota = '100/60s, margin 61s'
     invalid quota margin `61s`: expected at most 60s (the window)
 limit = { quota = '100/60s', margin = '250ms' }
-    unknown field `margin`, expected one of `quota`, `initial_burst`, `longest_pause`, `throttle_pause`, `max_in_flight`, `hold_after_cancel`, `max_wait`, `max_queue`
+    unknown field `margin`, expected one of `quota`, `initial_burst`, `longest_pause`, `throttle_pause`, `max_in_flight`, `hold_after_cancel`, `in_flight_until_head`, `max_wait`, `max_queue`
 limit.longest_pause = '0s'
     invalid longest pause `0ns`: expected more than zero
 limit.throttle_pause = '301s'

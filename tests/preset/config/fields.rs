@@ -57,7 +57,7 @@ fn configuration_without_optional_fields_equals_its_preset() {
 const EVERY_FIELD: &str = "
     name = 'plan-b'
     allow_plaintext = true
-    limit = { quota = ['10/1s', '100/60s, burst 20, margin 2s'], max_wait = '3s', max_queue = 4 }
+    limit = { quota = ['10/1s', '100/60s, burst 20, margin 2s'], in_flight_until_head = true, max_wait = '3s', max_queue = 4 }
     timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
     attempt_span.header = 'x-attempt'
     request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
@@ -111,7 +111,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .with_name("plan-b")
         .with_plaintext()
         .with_quotas(quotas)
-        .with_limit(|layer| layer.with_max_wait(3 * SECOND).with_max_queue(4))
+        .with_limit(|layer| layer.with_max_wait(3 * SECOND).with_max_queue(4).with_in_flight_until_head())
         .with_total_timeout(50 * SECOND)
         .with_attempt_timeout(5 * SECOND)
         .with_body_idle_timeout(6 * SECOND)
