@@ -183,6 +183,15 @@ impl fmt::Display for Rounded {
     }
 }
 
+/// Returns the unit with this name.
+fn known_unit(name: &str) -> Result<Unit, InvalidConfig> {
+    let known = Unit::NAMES.iter().find(|(_, known)| *known == name).map(|(unit, _)| *unit);
+    known.ok_or_else(|| {
+        let expected = "requests, tokens, input_tokens, output_tokens, points or bytes";
+        InvalidConfig::new("unit", name.escape_debug().to_string(), expected)
+    })
+}
+
 /// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW` or `LIMIT UNIT/WINDOW`, then optionally a burst and a
 /// margin. A bucket is `bucket CAPACITY, REFILL/TIME` or `bucket CAPACITY UNIT, REFILL/TIME`, and optionally a margin.
 ///
@@ -215,9 +224,7 @@ impl FromStr for Quota {
         let (rate, window) = rate.split_once('/').ok_or_else(invalid)?;
         let limit = bucket.unwrap_or(rate).trim();
         let (limit, unit) = match limit.split_once(' ') {
-            Some((limit, unit)) => {
-                (limit, Unit::NAMES.iter().find(|(_, name)| *name == unit.trim()).ok_or_else(invalid)?.0)
-            }
+            Some((limit, unit)) => (limit, known_unit(unit.trim())?),
             None => (limit, Unit::Requests),
         };
         let (limit, window) = (number(limit).ok_or_else(invalid)?, parse_duration(window.trim())?);
