@@ -1,7 +1,10 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hash, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use hashbrown::HashTable;
@@ -104,8 +107,8 @@ use crate::{
 /// - A request with a new key is refused if keys in use take up all the room.
 /// - A server limit, such as a daily quota that resets at midnight, keeps its key in use until the reset. In that case,
 ///   set the maximum to the number of different keys in a day.
-/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. A full shard refuses new keys,
-///   even if other shards have room.
+/// - If all room is taken, up to 64 keys are checked for idleness for each new key. If all of these are in use, the key
+///   is refused, even if others are idle. The check for the next new key continues after them.
 ///
 /// # Clone
 ///
@@ -120,7 +123,9 @@ struct Shared<K> {
     make: Box<dyn Fn(&K) -> LocalLimiter + Send + Sync>,
     /// The key's hash selects the shard. Keys of different shards do not contend for a lock.
     shards: [Mutex<Shard<K>>; SHARDS],
-    /// The largest number of keys in each shard.
+    /// The number of keys in all shards.
+    keys: AtomicUsize,
+    /// The largest number of keys.
     room: usize,
     hasher: RandomState,
 }
@@ -131,8 +136,8 @@ const SHARDS: usize = 16;
 /// than new keys arrive.
 const CHECKED_KEYS: usize = 2;
 
-/// How many keys are checked for idleness before a full shard refuses a new key. The check for the next new key
-/// continues after these keys.
+/// How many keys are checked for idleness before a new key is refused. The check for the next new key continues after
+/// these keys.
 const CHECKED_KEYS_IF_FULL: usize = 64;
 
 /// For how many keys with changed quotas `make` is called when a new key is added.
@@ -170,7 +175,7 @@ where
         Self::with_max_keys(100_000, key, make)
     }
 
-    /// Like [`new`](Self::new), with room for `max_keys` keys, rounded up to a multiple of 16.
+    /// Like [`new`](Self::new), with room for `max_keys` keys, and for at least one.
     pub fn with_max_keys(
         max_keys: usize,
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
@@ -182,7 +187,8 @@ where
                 key: Box::new(key),
                 make: Box::new(make),
                 shards: std::array::from_fn(|_| shard()),
-                room: max_keys.div_ceil(SHARDS).max(1),
+                keys: AtomicUsize::new(0),
+                room: max_keys.max(1),
                 hasher: RandomState::new(),
             }),
         }
@@ -200,29 +206,26 @@ where
     ///
     /// # Errors
     ///
-    /// Returns a refusal if `key` is new, its shard is full and none of the shard's checked keys is idle.
+    /// Returns a refusal if `key` is new, all room is taken and none of the checked keys is idle.
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter, Refusal> {
-        let hash = self.shared.hasher.hash_one(key);
-        // Uses bits in the middle of the hash, because the table itself uses the lowest and the highest bits.
-        let index = (hash >> 32) as usize % SHARDS;
-        let room = self.shared.room;
+        let (hash, index) = self.shared.place(key);
         let mut made: Option<LocalLimiter> = None;
         loop {
             let mut shard = self.shared.shard(index);
             if let Some((_, limiter)) = shard.limiters.find(hash, |(known, _)| known == key) {
                 return Ok(limiter.clone());
             }
-            if let Some(limiter) = made.take().filter(|_| shard.limiters.len() < room) {
+            if let Some(limiter) = made.take().filter(|_| self.shared.take_room()) {
                 let limiter = limiter.for_key(&mut shard.setups);
                 let entry = (key.clone(), limiter.clone());
                 shard.limiters.insert_unique(hash, entry, |(key, _)| self.shared.hasher.hash_one(key));
                 return Ok(limiter);
             }
-            let changed = shard.remove_idle(room);
-            let is_full = shard.limiters.len() >= room;
+            let changed = self.shared.remove_idle(&mut shard, index);
+            let is_full = self.shared.is_full();
             drop(shard);
             // `make` runs outside the lock, because it may block, or wait for a caller of this method.
-            if !self.shared.remove_changed(index, &changed) && is_full {
+            if !self.shared.remove_changed(&changed) && is_full {
                 return Err(Refusal::new(Reason::TooManyKeys, None));
             }
             made = Some((self.shared.make)(key));
@@ -238,7 +241,7 @@ where
 impl<K> Keyed<K> {
     /// Returns the current number of keys.
     pub fn len(&self) -> usize {
-        (0..SHARDS).map(|shard| self.shared.shard(shard).limiters.len()).sum()
+        self.shared.keys.load(Relaxed)
     }
 
     /// Returns whether there are no keys.
@@ -252,29 +255,68 @@ impl<K> Shared<K> {
         // Ignores poisoning, because a panic in the code of the key type leaves the table consistent.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn is_full(&self) -> bool {
+        self.keys.load(Relaxed) >= self.room
+    }
+
+    /// Takes room for one more key. Returns `false` if there is none.
+    fn take_room(&self) -> bool {
+        let add = |keys| (keys < self.room).then_some(keys + 1);
+        self.keys.fetch_update(Relaxed, Relaxed, add).is_ok()
+    }
 }
 
-impl<K: Hash + Eq> Shared<K> {
+impl<K: Hash + Eq + Clone> Shared<K> {
+    /// Returns the hash of a key, and the index of its shard.
+    fn place(&self, key: &K) -> (u64, usize) {
+        let hash = self.hasher.hash_one(key);
+        // Uses bits in the middle of the hash, because the table itself uses the lowest and the highest bits.
+        (hash, (hash >> 32) as usize % SHARDS)
+    }
+
+    /// Removes idle keys of the new key's shard. If all room is taken, removes one, also from another shard if this one
+    /// has few keys. Returns the keys that are idle if their changed quotas are those of their new limiters.
+    fn remove_idle(&self, own: &mut Shard<K>, index: usize) -> Vec<K> {
+        let is_full = self.is_full();
+        let mut checks = if is_full { CHECKED_KEYS_IF_FULL } else { CHECKED_KEYS };
+        let mut changed = Vec::new();
+        let mut remove = |shard: &mut Shard<K>| {
+            let removed = shard.remove_idle(checks, is_full, &mut changed);
+            self.keys.fetch_sub(removed, Relaxed);
+            checks = checks.saturating_sub(shard.limiters.len());
+            removed > 0 || checks == 0
+        };
+        if !remove(own) && is_full {
+            // Skips a shard that another thread has locked, because this thread holds the lock of its own.
+            let others = (1..SHARDS).map(|step| self.shards[(index + step) % SHARDS].try_lock());
+            others.flatten().any(|mut shard| remove(&mut shard));
+        }
+        changed
+    }
+
     /// Removes those of the keys that are idle and have the quotas of their new limiters. Returns whether any was.
-    fn remove_changed(&self, index: usize, keys: &[K]) -> bool {
+    fn remove_changed(&self, keys: &[K]) -> bool {
         let is_removed = |key: &&K| {
             let quotas = (self.make)(key).quotas();
+            let (hash, index) = self.place(key);
             let mut shard = self.shard(index);
-            let entry = shard.limiters.find_entry(self.hasher.hash_one(key), |(known, _)| known == *key).ok();
+            let entry = shard.limiters.find_entry(hash, |(known, _)| known == *key).ok();
             let is_idle = |limiter: &LocalLimiter| limiter.is_idle() && limiter.quotas() == quotas;
             entry.filter(|entry| is_idle(&entry.get().1)).map(|entry| entry.remove()).is_some()
         };
-        keys.iter().take(MOST_CHANGED).filter(is_removed).count() > 0
+        let removed = keys.iter().take(MOST_CHANGED).filter(is_removed).count();
+        self.keys.fetch_sub(removed, Relaxed);
+        removed > 0
     }
 }
 
 impl<K: Clone> Shard<K> {
-    /// Removes the idle ones of the next keys. In a full shard, stops after the first idle key. Returns the keys that
-    /// are idle if their changed quotas are those of their new limiters.
-    fn remove_idle(&mut self, room: usize) -> Vec<K> {
-        let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
-        let checks = if full { CHECKED_KEYS_IF_FULL } else { CHECKED_KEYS };
-        let (mut checked, mut changed) = (0, Vec::new());
+    /// Checks up to `checks` keys and removes the idle ones, or only the first of them. Returns their number. Adds the
+    /// keys that are idle if their changed quotas are those of their new limiters.
+    fn remove_idle(&mut self, checks: usize, only_first: bool, changed: &mut Vec<K>) -> usize {
+        let slots = self.limiters.num_buckets();
+        let (mut checked, mut removed) = (0, 0);
         for _ in 0..slots.min(checks * SLOTS_PER_CHECK) {
             let slot = self.next_slot % slots;
             self.next_slot = slot + 1;
@@ -285,14 +327,17 @@ impl<K: Clone> Shard<K> {
                     changed.push(key.clone());
                 } else if let Ok(entry) = self.limiters.get_bucket_entry(slot) {
                     entry.remove();
-                    checked = if full { checks } else { checked };
+                    removed += 1;
+                    if only_first {
+                        break;
+                    }
                 }
             }
             if checked == checks {
                 break;
             }
         }
-        changed
+        removed
     }
 }
 
@@ -311,9 +356,7 @@ where
 impl<K> fmt::Debug for Keyed<K> {
     // Does not write the keys, because they may be secrets, such as API keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyed")
-            .field("room", &self.shared.room.saturating_mul(SHARDS))
-            .finish_non_exhaustive()
+        f.debug_struct("Keyed").field("room", &self.shared.room).finish_non_exhaustive()
     }
 }
 

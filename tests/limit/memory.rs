@@ -46,6 +46,18 @@ async fn sliding_window_stores_simultaneous_grants_in_one_log_entry() {
     assert_peak(2 * 16 * 1_024 + 4_096, || window.set_quotas([largest().without_margin()]));
 }
 
+#[test]
+fn default_has_room_for_100_000_keys_in_use() {
+    const KEYS: u64 = 100_000;
+    let quota = Quota::per_hour(2).unwrap().with_burst(1).unwrap();
+    let keyed = Keyed::new(|_| 0, move |_: &u64| LocalLimiter::paced_window(quota));
+    let takes = |key| keyed.limiter(&key).is_ok_and(|limiter| limiter.try_acquire().is_ok());
+    let bytes = allocation_counter::measure(|| assert!((0..KEYS).all(takes))).bytes_current;
+    assert!(bytes / KEYS as i64 <= 600, "{bytes} bytes");
+    assert_eq!(keyed.len() as u64, KEYS);
+    assert!(!takes(KEYS), "all keys are in use");
+}
+
 /// The figures include the key of 8 bytes and the free slots of the table.
 #[test]
 fn keys_take_little_memory() {

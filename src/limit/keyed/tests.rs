@@ -36,7 +36,7 @@ async fn keyed_limiter_stores_one_copy_of_each_key() {
 
 #[tokio::test(start_paused = true)]
 async fn full_shard_finds_its_single_idle_key_in_one_pass() {
-    let keyed = hourly(16 * 500);
+    let keyed = hourly(500);
     let new_keys = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
     let mut new_keys = new_keys.take(1_000);
     let idle = new_keys.next().unwrap();
@@ -50,6 +50,21 @@ async fn full_shard_finds_its_single_idle_key_in_one_pass() {
     let tries = new_keys.position(|key| takes(&keyed, key)).unwrap();
     assert!(tries <= 500 / CHECKED_KEYS_IF_FULL + 1, "{tries}");
     assert_eq!(keyed.len(), 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_keyed_limiter_replaces_an_idle_key_of_another_shard() {
+    for max_keys in [1, 2, 40] {
+        let keyed = hourly(max_keys);
+        assert!((1..max_keys).all(|key| takes(&keyed, key)));
+        // The only idle key is replaced each time.
+        for key in max_keys..1_000 {
+            assert!(keyed.limiter(&key).is_ok(), "{key} of {max_keys}");
+            assert_eq!(keyed.len(), max_keys);
+        }
+        assert!(takes(&keyed, 1_000));
+        assert_eq!(keyed.limiter(&1_001).unwrap_err().reason(), Reason::TooManyKeys);
+    }
 }
 
 #[tokio::test(start_paused = true)]
