@@ -50,6 +50,15 @@ use crate::{
 /// [`Limiter`](super::Limiter), cannot do this: the permit of one expires, or is used late, while the request waits for
 /// the other.
 ///
+/// # Turns
+///
+/// Each turn grants one request, whatever its cost and its amounts. While the requests of two parts wait only for the
+/// account, with the same priority, the granted requests of the parts differ by at most two. This is the bound of the
+/// virtual token counter (OSDI 2024) with a cost of one for each request.
+///
+/// The parts get equal turns, not equal amounts. If the requests of one part take ten times the tokens of another, the
+/// part gets ten times the tokens. A quota of tokens in the limiter of each part limits its share.
+///
 /// # Responses
 ///
 /// | the response | applies to |

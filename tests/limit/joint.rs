@@ -491,6 +491,40 @@ async fn two_thousand_tenants_below_one_quota_are_all_served_in_turns() {
     assert!(served.iter().sum::<u32>() >= 60 * 180);
 }
 
+/// The bound holds for the requests, whatever they cost or take of another unit.
+#[tokio::test(start_paused = true)]
+async fn backlogged_parts_get_equal_turns_and_not_equal_amounts() {
+    let tokens = Quota::per_second(20_000).unwrap().with_unit(Unit::Tokens).unwrap();
+    let taking = |amount| PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, amount));
+    for requests in [[costing(1), costing(10)], [taking(100), taking(1_000)]] {
+        let account = LocalLimiter::paced_window([Quota::per_second(200).unwrap(), tokens]);
+        let joint = joint(account, |_| LocalLimiter::without_quota());
+        let granted = Arc::new(Mutex::new([0_u32; 2]));
+        let mut callers = JoinSet::new();
+        for part in [0, 1].into_iter().cycle().take(20) {
+            let (joint, granted, request) = (joint.clone(), Arc::clone(&granted), requests[part as usize]);
+            callers.spawn(async move {
+                loop {
+                    let mut permit = acquire(&joint, part, &request).await.unwrap();
+                    permit.mark_sent(Instant::now());
+                    granted.lock().unwrap()[part as usize] += 1;
+                    drop(permit);
+                }
+            });
+        }
+        // The first caller may take the burst alone, because no other request waits yet.
+        sleep(seconds(1)).await;
+        let first = *granted.lock().unwrap();
+        for second in 1..=60 {
+            sleep(seconds(1)).await;
+            let turns = *granted.lock().unwrap();
+            let [one, other] = [0, 1].map(|part| turns[part] - first[part]);
+            assert!(one.abs_diff(other) <= 2, "{one} and {other} after {second} s");
+            assert!(one >= 15 * second, "{one} after {second} s");
+        }
+    }
+}
+
 /// The guide's page `limits` states the figures: up to 213 requests of the account, and up to 11 of a tenant.
 #[tokio::test(start_paused = true)]
 async fn two_layers_enforce_only_the_inner_quota() {
