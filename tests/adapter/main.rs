@@ -11,3 +11,5 @@ mod oauth2;
 mod otel;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(all(feature = "client", feature = "oauth2"))]
+mod tenants;

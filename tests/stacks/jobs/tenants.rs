@@ -26,13 +26,16 @@ mod program {
         pub key: ApiKey,
     }
 
-    /// Creates one client for all tenants. `total` limits them together, and `each` limits each of them.
-    pub fn messages(base_url: &str, total: Quota, each: Quota) -> Result<Client, InvalidConfig> {
+    /// The limiters of the tenants, by name. `None` is the limiter of requests without a tenant.
+    pub type Tenants = Keyed<Option<Arc<str>>>;
+
+    /// Creates one client for all tenants, and their limiters. `total` limits all together, and `each` each of them.
+    pub fn messages(base_url: &str, total: Quota, each: Quota) -> Result<(Client, Tenants), InvalidConfig> {
         let tenants = Keyed::new(
             |head| head.extensions.get().map(|tenant: &Tenant| Arc::clone(&tenant.name)),
             move |_| LocalLimiter::paced_window(each).with_max_in_flight(4).expect("4 is not zero"),
         );
-        Client::builder(base_url)?
+        let client = Client::builder(base_url)?
             .with_authorize(|head| {
                 let tenant: &Tenant = head.extensions.get().ok_or("the request has no tenant")?;
                 let mut value = HeaderValue::try_from(format!("Bearer {}", tenant.key.expose()))?;
@@ -41,8 +44,9 @@ mod program {
                 Ok(())
             })
             .with_quota(total)
-            .with_endpoint_limits(tenants)
-            .client()
+            .with_endpoint_limits(tenants.clone())
+            .client()?;
+        Ok((client, tenants))
     }
 }
 
@@ -63,13 +67,13 @@ fn hourly(burst: u32) -> Quota {
 async fn each_request_has_the_key_of_its_tenant_and_one_without_a_tenant_is_not_sent() {
     let service = ScriptedService::new([200]);
     let server = ScriptedServer::start(service.clone()).await.unwrap();
-    let client = messages(&server.url(), hourly(30), hourly(30)).unwrap();
+    let (client, _) = messages(&server.url(), hourly(30), hourly(30)).unwrap();
     for name in ["ann", "bob"] {
         assert_eq!(send(&client, &tenant(name)).await.unwrap().status(), 200);
     }
     let error = client.post("/messages").body("{}").await.unwrap_err();
     assert!(error.is_auth(), "{error:?}");
-    let once = messages(&server.url(), hourly(1), hourly(1)).unwrap();
+    let (once, _) = messages(&server.url(), hourly(1), hourly(1)).unwrap();
     once.post("/messages").body("{}").await.unwrap_err();
     assert!(send(&once, &tenant("ann")).await.is_err(), "the request without a tenant took the permit");
     let seen = service.seen();
@@ -81,7 +85,7 @@ async fn each_request_has_the_key_of_its_tenant_and_one_without_a_tenant_is_not_
 async fn quota_of_a_tenant_and_the_quota_of_all_hold_at_once() {
     let service = ScriptedService::new([200]);
     let server = ScriptedServer::start(service.clone()).await.unwrap();
-    let client = messages(&server.url(), hourly(3), hourly(2)).unwrap();
+    let (client, tenants) = messages(&server.url(), hourly(3), hourly(2)).unwrap();
     let [ann, bob, eve] = ["ann", "bob", "eve"].map(tenant);
     let refused = |result: Result<Response, Error>| result.unwrap_err().is_rate_limited();
     for _ in 0..2 {
@@ -93,6 +97,11 @@ async fn quota_of_a_tenant_and_the_quota_of_all_hold_at_once() {
     assert!(refused(send(&client, &bob).await));
     assert!(refused(send(&client, &eve).await));
     assert_eq!(service.calls(), 3);
+    let granted = ["ann", "bob", "eve"].map(|name| {
+        let limiter = tenants.limiter(&Some(name.into())).unwrap();
+        limiter.snapshot().granted
+    });
+    assert_eq!(granted, [2, 1, 0]);
 }
 
 #[tokio::test]
@@ -106,7 +115,7 @@ async fn slow_tenant_has_four_requests_in_flight_and_delays_no_other_tenant() {
         _ => 200.into(),
     });
     let server = ScriptedServer::start(service.clone()).await.unwrap();
-    let client = messages(&server.url(), hourly(30), hourly(30)).unwrap();
+    let (client, _) = messages(&server.url(), hourly(30), hourly(30)).unwrap();
     let mut calls = JoinSet::new();
     for _ in 0..10 {
         let client = client.clone();
