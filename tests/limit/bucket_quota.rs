@@ -254,7 +254,6 @@ fn bucket_of_another_unit_round_trips_as_text() {
     for text in [
         "bucket 40, 2 tokens/1s",
         "bucket 40 tokens, 2 tokens/1s",
-        "bucket 40 pages, 2/1s",
         "bucket tokens, 2/1s",
         "bucket 40 tokens/1s",
         "bucket 40 tokens",

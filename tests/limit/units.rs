@@ -296,9 +296,12 @@ fn quota_in_another_unit_round_trips_as_text_and_rejects_unsupported_units() {
         error.ends_with("expected a unit other than concurrency, which `max_in_flight` limits"),
         "{error}"
     );
-    for (text, unit) in
-        [("10 pages/60s", "pages"), ("10 Tokens/60s, burst 1", "Tokens"), ("10 tokens 5/60s", "tokens 5")]
-    {
+    for (text, unit) in [
+        ("10 pages/60s", "pages"),
+        ("bucket 40 pages, 2/1s", "pages"),
+        ("10 Tokens/60s, burst 1", "Tokens"),
+        ("10 tokens 5/60s", "tokens 5"),
+    ] {
         let error = text.parse::<Quota>().unwrap_err().to_string();
         let expected = "expected requests, tokens, input_tokens, output_tokens, points or bytes";
         assert_eq!(error, format!("invalid unit `{unit}`: {expected}"));
