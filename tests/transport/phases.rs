@@ -222,7 +222,8 @@ async fn call_in_tasks(
         }
     });
     let client = builder(&server.url()).with_attempt_timeout(attempt).client_with_service(service).unwrap();
-    let result = within(client.post("/").timeout(deadline)).await.map(|response| response.report().cloned().unwrap());
+    let result = within(client.post("/").timeout(deadline)).await;
+    let result = result.map(|response| response.report().cloned().unwrap());
     gate.add_permits(9);
     drop(client);
     let mut ended = Vec::new();

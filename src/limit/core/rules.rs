@@ -46,7 +46,8 @@ impl QuotaState {
 
     /// Ends the wait for permits of earlier quotas once no earlier grant is in the window. The log remains exact.
     pub(super) fn limit_wait(&mut self, now: u64) {
-        if let (Some(pace), Some(log)) = (&mut self.pace, self.log.as_ref().filter(|_| !self.quota.is_bucket())) {
+        let log = self.log.as_ref().filter(|_| !self.quota.is_bucket());
+        if let (Some(pace), Some(log)) = (&mut self.pace, log) {
             let whole_at = now.saturating_add(log.window).saturating_add(pace.whole);
             pace.arrival = pace.arrival.min(whole_at);
         }
