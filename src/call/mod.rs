@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
@@ -147,18 +147,17 @@ impl CallContext {
         Self(report.clone())
     }
 
-    /// Returns the idempotency key that a retry layer has generated for this header and this request.
-    pub(crate) fn idempotency_key<B>(&self, header: &HeaderName, of: &Request<B>) -> Option<HeaderValue> {
+    /// Returns the idempotency key that a retry layer has generated for this header.
+    pub(crate) fn idempotency_key(&self, header: &HeaderName) -> Option<HeaderValue> {
         let state = self.0.shared.state();
-        let (name, key, method, uri) = state.rare.as_deref()?.idempotency_key.as_ref()?;
-        // A redirect is another request of the same call.
-        (name == header && method == of.method() && uri == of.uri()).then(|| key.clone())
+        let (name, key) = state.rare.as_deref()?.idempotency_key.as_ref()?;
+        (name == header).then(|| key.clone())
     }
 
     /// Records an idempotency key that a retry layer has generated.
-    pub(crate) fn keep_idempotency_key<B>(&self, header: &HeaderName, key: &HeaderValue, of: &Request<B>) {
-        let kept = (header.clone(), key.clone(), of.method().clone(), of.uri().clone());
-        self.0.shared.state().rare.get_or_insert_default().idempotency_key = Some(kept);
+    pub(crate) fn keep_idempotency_key(&self, header: &HeaderName, key: &HeaderValue) {
+        self.0.shared.state().rare.get_or_insert_default().idempotency_key =
+            Some((header.clone(), key.clone()));
     }
 
     /// Returns the report of the call, which is updated while the call runs.
@@ -210,8 +209,12 @@ impl CallContext {
 
     /// Records how long an attempt waited for its key or its signature.
     pub(crate) fn add_key_wait(&self, waited: Duration) {
+        let elapsed = self.0.shared.started.elapsed();
         if let Some(attempt) = &mut self.0.shared.state().attempts.last {
-            attempt.key_wait.add(waited);
+            // A service that is not cloned may have begun to wait for an earlier request.
+            attempt
+                .key_wait
+                .add(waited.min(elapsed.saturating_sub(attempt.started.get().unwrap_or_default())));
         }
     }
 

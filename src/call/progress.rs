@@ -128,32 +128,44 @@ impl CallContext {
         self.0.shared.watch.load(Ordering::Acquire) == EXPIRED
     }
 
-    /// Returns whether the latest attempt waits for a connection or a stream. Another task may send its request at any
-    /// time: see [`abandon`](Self::abandon).
-    fn is_unsent(&self) -> bool {
+    /// Returns whether the latest attempt waits for a connection or a stream.
+    fn is_waiting(&self) -> bool {
         matches!(self.phase(), Phase::Connecting | Phase::Waiting)
+    }
+
+    /// Returns whether the request of the latest attempt was not sent. Another task may send it at any time: see
+    /// [`abandon`](Self::abandon).
+    pub(crate) fn is_unsent(&self) -> bool {
+        let Shared { watch, phase, .. } = &*self.0.shared;
+        let phase = phase.load(Ordering::Acquire);
+        phase & SENT == 0 && phase & STATE != UNKNOWN && watch.load(Ordering::Acquire) != SEVERAL
     }
 
     /// If the latest attempt waits for a connection or a stream, forbids the transport to send its request, and returns
     /// `true`. Whoever states that the request was not sent must call this, because the transport may run in a task of
     /// its own and outlive the attempt.
     pub(crate) fn abandon(&self) -> bool {
-        let Shared { watch, phase, .. } = &*self.0.shared;
+        let Shared { watch, watched, phase, .. } = &*self.0.shared;
         let abandon = |phase| {
             let waits = phase & SENT == 0 && phase & STATE != UNKNOWN;
             (waits && watch.load(Ordering::Acquire) != SEVERAL).then_some(phase | ABANDONED)
         };
-        let is_abandoned = phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, abandon).is_ok();
-        if is_abandoned {
-            // The transport must not wait for a permit either.
-            let renewal = self.0.shared.state().renewal.take();
-            if let Some(Renewal::Wanted(_, transport) | Renewal::Checking(transport)) =
-                renewal.map(|renewal| *renewal)
-            {
-                transport.wake();
+        match phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, abandon) {
+            Ok(phase) if phase & STATE == ABANDONED => true,
+            Ok(_) => {
+                // Later requests of the call belong to another attempt.
+                watched.fetch_add(1, Ordering::AcqRel);
+                // The transport must not wait for a permit either.
+                let renewal = self.0.shared.state().renewal.take();
+                if let Some(Renewal::Wanted(_, transport) | Renewal::Checking(transport)) =
+                    renewal.map(|renewal| *renewal)
+                {
+                    transport.wake();
+                }
+                true
             }
+            Err(_) => false,
         }
-        is_abandoned
     }
 
     /// Returns the phase of the latest attempt.
@@ -174,9 +186,17 @@ impl CallContext {
 /// The methods of the transport. `attempt` is the number of the attempt when the transport took the request.
 #[cfg(any(feature = "client", test))]
 impl CallContext {
-    /// Returns the number of the latest attempt that a timeout watches.
-    pub(crate) fn watched_attempt(&self) -> u32 {
-        self.0.shared.watched.load(Ordering::Acquire)
+    /// Called when the transport takes a request. Returns the number of its attempt.
+    pub(crate) fn take_request(&self) -> u32 {
+        let Shared { watched, phase, .. } = &*self.0.shared;
+        let attempt = watched.load(Ordering::Acquire);
+        // A layer sends another request after one was abandoned, without an attempt of the retry layer.
+        let begin = |phase| {
+            let is_abandoned = phase & SENT == 0 && phase & STATE == ABANDONED;
+            (is_abandoned && phase >> 2 != u64::from(attempt)).then_some(numbered(attempt, UNKNOWN))
+        };
+        let _ = phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin);
+        attempt
     }
 
     /// Records that the request waits: for a new connection, or for one that other requests use.
@@ -234,7 +254,7 @@ impl CallContext {
     /// Called by the rate limit layer when its inner service is pending. Returns the head of the request if the
     /// transport waits until the permit was checked. [`renewed`](Self::renewed) must then be called.
     pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Box<RecordedHead>> {
-        if !self.is_unsent() {
+        if !self.is_waiting() {
             return None;
         }
         let mut state = self.0.shared.state();
@@ -279,7 +299,7 @@ impl CallContext {
                 return Poll::Pending;
             }
             // While several attempts run at once, as with hedging, no rate limit layer checks the permit.
-            _ if !self.is_unsent() => return Poll::Ready(()),
+            _ if !self.is_waiting() => return Poll::Ready(()),
             Renewal::Wanted(_, transport) => {
                 transport.clone_from(cx.waker());
                 return Poll::Pending;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 
 use super::{
     AttemptReport, CallContext, DeadlineSetting, EarliestDeadline, Member, RecordedHead, StopReason,
@@ -25,7 +25,8 @@ pub(super) struct Shared {
     pub(super) earliest_deadline: EarliestDeadline,
     /// How the attempt timeout watches the running attempt.
     pub(super) watch: AtomicU8,
-    /// The number of attempts that the attempt timeout has watched.
+    /// The number of the latest attempt: of those that the attempt timeout has watched, and of those that follow an
+    /// abandoned one.
     pub(super) watched: AtomicU32,
     /// The transport's progress with the running attempt.
     pub(super) phase: AtomicU64,
@@ -93,8 +94,8 @@ pub(super) struct State {
 /// The part of the state that few calls have.
 #[derive(Default)]
 pub(super) struct Rare {
-    /// The latest generated idempotency key, with its header and the method and URI of its request.
-    pub(super) idempotency_key: Option<(HeaderName, HeaderValue, Method, Uri)>,
+    /// The latest generated idempotency key and its header.
+    pub(super) idempotency_key: Option<(HeaderName, HeaderValue)>,
     /// `None` unless a pool has chosen a member. Boxed, because most calls have no pool.
     pub(super) member: Option<Box<Member>>,
     pub(super) retry_after: OptionalDuration,

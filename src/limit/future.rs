@@ -35,10 +35,9 @@ pin_project! {
     impl<S: Service<Request<B>>, L, B> PinnedDrop for ResponseFuture<S, L, B> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            if let StateProj::Calling { permit, renewal, .. } = this.state.project() {
-                let is_running = permit.is_some() || renewal.is_some();
-                if is_running && this.call.as_ref().is_some_and(CallContext::abandon) {
-                    permit.iter_mut().for_each(mark_unsent);
+            if let StateProj::Calling { permit: Some(permit), .. } = this.state.project() {
+                if this.call.as_ref().is_some_and(CallContext::is_unsent) {
+                    mark_unsent(permit);
                 }
             }
         }
@@ -286,7 +285,10 @@ fn poll_renewal(
     let Some(pending) = renewal else { return Poll::Ready(Ok(())) };
     let granted = ready!(pending.poll(call, cx));
     let expired = renewal.take().and_then(|pending| pending.expired);
-    call.inspect(|call| call.renewed());
+    // A refused request must not be sent, even by a transport in a task of its own.
+    if granted.is_ok() || !call.is_some_and(CallContext::abandon) {
+        call.inspect(|call| call.renewed());
+    }
     let mut granted = granted?;
     expired.into_iter().for_each(|expired| expired.hand_over(&granted));
     granted.mark_sent(granted.granted_at());

@@ -177,10 +177,8 @@ impl fmt::Debug for AnyBackoff {
 ///
 /// - The key is a UUID in the header `Idempotency-Key`. Each call has a new key, and all its attempts send the same
 ///   one.
-/// - A layer between the request id layer and the retry layer may send several requests for one call, such as a retry
-///   layer of another crate. Those with the same method and URL have the same key.
-/// - A retry above the request id layer or above a client starts a new call, with a new key. If the server has
-///   processed the first call, it then processes the request twice. Set the header in the request instead.
+/// - Each request that a layer above the retry layer sends has a new key, also if that layer repeats a request. If the
+///   server has processed the first one, it then processes the request twice. Set the header in the request instead.
 /// - A key that the caller has set is kept.
 /// - A request with an idempotent method gets no key, because it needs none.
 /// - The layer marks its key as sensitive, so that HTTP/2 does not add it to its compression table. `Debug` of the
@@ -227,8 +225,7 @@ impl IdempotencyKey {
 
     /// Adds a key unless the method is idempotent. Returns whether the request has a key.
     ///
-    /// If the call has a key for this request, the request gets that key. Otherwise it gets a new one, or none if
-    /// `repeats` is `true` because the call has sent the request before.
+    /// `repeats` is `true` if the call has sent the request before. It then sends the same key again, or none.
     pub(super) fn put_on<B>(
         &self,
         request: &mut Request<B>,
@@ -244,11 +241,9 @@ impl IdempotencyKey {
         if policy::retry::is_idempotent(request.method()) {
             return Ok(false);
         }
-        if let Some(key) = call.idempotency_key(&self.header.0, request) {
-            return headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true);
-        }
         if repeats {
-            return Ok(false);
+            let Some(key) = call.idempotency_key(&self.header.0) else { return Ok(false) };
+            return headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true);
         }
         let key = uuid::v7_header(random);
         let key = match self.quoted {
@@ -258,7 +253,7 @@ impl IdempotencyKey {
         // Quotes, hexadecimal digits and hyphens always make a valid header value.
         let Ok(mut key) = key else { return Ok(false) };
         headers::mark_unique(&mut key);
-        call.keep_idempotency_key(&self.header.0, &key, request);
+        call.keep_idempotency_key(&self.header.0, &key);
         headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true)
     }
 }

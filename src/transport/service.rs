@@ -200,7 +200,7 @@ where
 {
     fn new(host: Result<Arc<Host<B>>, Error>, request: Request<B>, send: S) -> Self {
         let call = request.extensions().get::<CallContext>().cloned();
-        let attempt = call.as_ref().map_or(0, CallContext::watched_attempt);
+        let attempt = call.as_ref().map_or(0, CallContext::take_request);
         let stage = Stage::Finding { request: Some(request), is_returned: false };
         let host = host.map_err(Some);
         Self { host, call, attempt, send, returned_by_new: false, stage }

@@ -51,34 +51,6 @@ async fn all_attempts_of_a_call_with_a_method_that_is_not_idempotent_send_one_ke
     assert!(header_of_each_attempt(&layer, KEY_HEADER, declared).await[0].is_some());
 }
 
-/// Sends a POST and a second request within one call, as a layer between the request id layer and the retry layer may
-/// do. Returns their keys.
-async fn keys_within_one_call(method: &'static str, uri: &'static str) -> Vec<HeaderValue> {
-    let inner = ScriptedService::new([Io(ConnectionReset)]);
-    let retry = with_honoured_key().layer(inner.clone());
-    let twice = service_fn(move |first: Request<Content>| {
-        let (retry, mut second) = (retry.clone(), request(method, uri));
-        second.extensions_mut().insert(first.extensions().get::<CallContext>().unwrap().clone());
-        async move {
-            retry.clone().oneshot(first).await.unwrap_err();
-            retry.oneshot(second).await
-        }
-    });
-    RequestIdLayer::new().layer(twice).oneshot(request("POST", URI)).await.unwrap_err();
-    inner.seen().iter().map(|seen| seen.head.headers[KEY_HEADER].clone()).collect()
-}
-
-#[tokio::test(start_paused = true)]
-async fn requests_of_one_call_send_the_same_key_if_they_have_the_same_method_and_url() {
-    for (method, uri, is_same) in
-        [("POST", URI, true), ("POST", "https://api.example.com/v2", false), ("PATCH", URI, false)]
-    {
-        let keys = keys_within_one_call(method, uri).await;
-        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), if is_same { 1 } else { 2 }, "{method} {uri}");
-        assert_eq!((keys.len(), &keys[0], &keys[3]), (6, &keys[2], &keys[5]), "{method} {uri}");
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn concurrent_calls_of_layers_with_the_same_seed_send_different_idempotency_keys() {
     let inner = ScriptedService::new([Status(200)]);

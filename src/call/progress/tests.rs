@@ -51,19 +51,32 @@ fn phase_is_unknown_after_two_attempts_at_once() {
 }
 
 #[test]
-fn request_of_an_abandoned_attempt_is_not_sent_although_another_attempt_follows() {
-    let call = call();
-    call.begin_watch();
-    assert!(!call.abandon(), "a client without phases may have sent the request");
-    call.wait(true);
-    assert!(call.abandon() && call.abandon());
-    call.wait(false);
-    assert!(!call.send(1, call.started()));
-    call.end_watch();
-    call.begin_watch();
-    assert!(!call.send(1, call.started()));
-    assert!(call.send(2, call.started()) && !call.abandon());
-    assert!(!call.send(1, call.started()), "the latest attempt was sent");
+fn request_of_an_abandoned_attempt_is_never_sent_and_later_requests_of_the_call_are() {
+    // The retry layer starts the next attempt, the attempt timeout begins to watch it, or neither.
+    for (is_retried, is_watched) in [(true, true), (true, false), (false, true), (false, false)] {
+        let call = call();
+        call.begin_watch();
+        assert!(!call.abandon(), "a client without phases may have sent the request");
+        let first = call.take_request();
+        call.wait(true);
+        assert!(call.is_unsent() && call.abandon() && call.abandon() && call.is_unsent());
+        call.wait(false);
+        assert!(!call.send(first, call.started()));
+        call.end_watch();
+        if is_retried {
+            call.start_attempt(call.started()).unwrap();
+            assert!(!call.send(first, call.started()));
+        }
+        if is_watched {
+            call.begin_watch();
+            assert!(!call.send(first, call.started()));
+        }
+        let second = call.take_request();
+        call.wait(true);
+        assert!(!call.send(first, call.started()), "{is_retried} {is_watched}");
+        assert!(call.send(second, call.started()) && !call.abandon(), "{is_retried} {is_watched}");
+        assert!(!call.send(first, call.started()), "the latest attempt was sent");
+    }
 }
 
 #[test]

@@ -85,7 +85,9 @@ impl Error {
 
     /// Creates the error of a request that must not be sent, because its attempt has already failed as not sent.
     pub(crate) fn abandoned() -> Self {
-        Self::from_service("the attempt ended before a connection was available").not_sent()
+        let mut error = Self::from_service("the attempt ended before a connection was available");
+        error.inner.failed = Failed::Service(NOT_SENT);
+        error
     }
 }
 

@@ -131,7 +131,7 @@ fn kinds(error: &Error) -> usize {
         error.is_rate_limited(),
         error.kind() == ErrorKind::TooCostly,
         error.is_deadline(),
-        error.is_timeout() && !error.is_deadline(),
+        error.is_timeout() && !error.is_deadline() && !error.is_service(),
         error.is_auth(),
         error.is_service(),
     ];
