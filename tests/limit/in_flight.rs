@@ -274,3 +274,14 @@ fn limit_of_zero_is_rejected() {
     let error = LocalLimiter::without_quota().with_max_in_flight(0).unwrap_err();
     assert_eq!(error.to_string(), "invalid max in flight `0`: expected at least 1");
 }
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_body_frees_one_place_of_several() {
+    let service = over(LocalLimiter::without_quota().with_max_in_flight(3).unwrap());
+    let send = || service.clone().oneshot(to("/"));
+    let [_first, _second, mut third] = [send().await.unwrap(), send().await.unwrap(), send().await.unwrap()];
+    third.body_mut().frame().await.unwrap().unwrap();
+    drop(third);
+    let _next = send().await.unwrap();
+    assert_free(&service, false);
+}

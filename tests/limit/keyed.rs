@@ -85,6 +85,8 @@ enum InUse {
     Spent,
     /// A request of the key was dropped after it was sent, and may still reach the server.
     Unconfirmed,
+    /// The same, and the limiter counts the request as in flight for a minute.
+    Held,
     /// The limiter of the key is paused.
     Paused,
     /// The test holds a clone of the key's limiter.
@@ -102,11 +104,16 @@ async fn keyed_limiter_keeps_a_key_until_the_key_is_idle() {
     let states = [
         (InUse::Spent, 1_001),
         (InUse::Unconfirmed, 10_101),
+        (InUse::Held, 60_001),
         (InUse::Paused, 60_001),
         (InUse::Cloned, 100_200),
     ];
     for (kind, (in_use, idle_after)) in kinds.iter().flat_map(|kind| states.map(|state| (*kind, state))) {
-        let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| kind());
+        let make = move |_: &u32| match in_use {
+            InUse::Held => kind().with_max_in_flight(1).unwrap().with_hold_after_cancel(seconds(60)),
+            _ => kind(),
+        };
+        let keyed = Keyed::with_max_keys(16, |_| 0, make);
         // Adds 499 other keys. The limiter removes key 0 to make room for them if key 0 is idle.
         let is_kept = || {
             (1..500).for_each(|other| drop(keyed.limiter(&other)));
@@ -115,7 +122,7 @@ async fn keyed_limiter_keeps_a_key_until_the_key_is_idle() {
         let limiter = keyed.limiter(&0).unwrap();
         let mut permit = limiter.try_acquire_owned().unwrap();
         match in_use {
-            InUse::Unconfirmed => permit.mark_sent(Instant::now()),
+            InUse::Unconfirmed | InUse::Held => permit.mark_sent(Instant::now()),
             InUse::Paused => limiter.pause_until(Instant::now() + millis(60_000)),
             InUse::Spent | InUse::Cloned => {}
         }
