@@ -2,8 +2,9 @@
 
 use super::*;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http_body_util::{BodyExt, Full};
-use tower_outbound::limit::{Amounts, Joint, Metered, Settlement, Unit};
+use tower_outbound::limit::{Amounts, Dialect, Joint, Metered, QuotaHeaders, Settlement, Unit};
 
 fn tokens(limit: u32) -> Quota {
     Quota::per_minute(limit).unwrap().with_unit(Unit::Tokens).unwrap()
@@ -529,47 +530,76 @@ async fn final_amount_of_a_stream_counts_although_the_body_is_dropped_before_its
     assert_available(&limiter, 960);
 }
 
-/// The guide's page `llm_services` states these figures.
+/// A request at a server.
+struct Received {
+    at: Instant,
+    estimate: u32,
+    actual: u32,
+    is_accepted: bool,
+    settled_at: Option<Instant>,
+}
+
+/// Asserts that the requests of each minute took at most `limit` tokens and the shortfalls of the estimates that were
+/// not settled in it. A rejected request is never settled.
+fn assert_windows(received: &[Received], limit: u32) {
+    let mut first = 0;
+    for (last, end) in received.iter().map(|it| it.at).enumerate() {
+        while end - received[first].at >= seconds(60) {
+            first += 1;
+        }
+        let window = received[first..=last].iter();
+        let used: u32 = window.clone().map(|it| it.actual).sum();
+        let unsettled = window.filter(|it| it.settled_at.is_none_or(|at| at >= end));
+        let shortfalls: u32 = unsettled.map(|it| it.actual.saturating_sub(it.estimate)).sum();
+        assert!(used <= limit + shortfalls, "{used} tokens, of which {shortfalls} are shortfalls");
+    }
+}
+
+/// The guide's page `llm_services` states these figures. With upper bounds as estimates, no minute exceeds the limit.
 #[tokio::test(start_paused = true)]
 async fn callers_with_inexact_estimates_use_the_tokens_with_few_rejections() {
     const LIMIT: u32 = 200_000;
     const KINDS: [fn(Quota) -> LocalLimiter; 3] =
         [LocalLimiter::paced_window, LocalLimiter::sliding_window, LocalLimiter::token_bucket];
-    for (kind, limiter) in KINDS.into_iter().enumerate() {
-        let (limiter, mut callers) = (limiter(tokens(LIMIT)), JoinSet::new());
-        // The accepted requests of the last minute, and the numbers of accepted requests, rejected requests and tokens.
-        let server = Arc::new(Mutex::new((VecDeque::<(Instant, u32)>::new(), [0_u32; 3])));
+    for (kind, lowest, minutes) in KINDS.iter().flat_map(|kind| [(kind, 50, 20), (kind, 100, 4)]) {
+        let (limiter, mut callers) = (kind(tokens(LIMIT)), JoinSet::new());
+        let server = Arc::new(Mutex::new(Vec::<Received>::new()));
         for caller in 0..64_u32 {
             let (limiter, server) = (limiter.clone(), Arc::clone(&server));
             callers.spawn(async move {
                 for number in 0.. {
                     let [size, time, error] = [7, 11, 13].map(|prime| (31 * caller + prime * number) % 100);
                     let actual = 100 + 9 * size;
-                    let estimate = requesting(actual * (50 + error) / 100);
-                    let mut permit = limiter.acquire_with(&estimate).await.unwrap();
-                    permit.mark_sent(Instant::now());
-                    let is_accepted = {
-                        let (recent, counts) = &mut *server.lock().unwrap();
-                        recent.retain(|(at, _)| at.elapsed() <= seconds(60));
-                        let is_full = recent.iter().map(|(_, tokens)| tokens).sum::<u32>() >= LIMIT;
-                        counts[usize::from(is_full)] += 1;
-                        if !is_full {
-                            recent.push_back((Instant::now(), actual));
-                            counts[2] += actual;
-                        }
-                        !is_full
+                    let estimate = actual * (lowest + error) / 100;
+                    let mut permit = limiter.acquire_with(&requesting(estimate)).await.unwrap();
+                    let at = Instant::now();
+                    permit.mark_sent(at);
+                    let (index, is_accepted) = {
+                        let received = &mut *server.lock().unwrap();
+                        let recent = received.iter().rev().take_while(|it| at - it.at <= seconds(60));
+                        let used: u32 = recent.filter(|it| it.is_accepted).map(|it| it.actual).sum();
+                        let is_accepted = used < LIMIT;
+                        received.push(Received { at, estimate, actual, is_accepted, settled_at: None });
+                        (received.len() - 1, is_accepted)
                     };
                     sleep(millis(500 + 60 * u64::from(time))).await;
                     if is_accepted {
                         permit.settlement().unwrap().settle(of(actual));
+                        server.lock().unwrap()[index].settled_at = Some(Instant::now());
                     }
                 }
             });
         }
-        sleep(seconds(20 * 60)).await;
-        let [accepted, rejected, used] = server.lock().unwrap().1.map(f64::from);
-        let (used, rejected) = (used / f64::from(20 * LIMIT), rejected / (accepted + rejected));
-        assert!(used >= 0.95 && rejected <= 0.005, "limiter {kind}: {used} used, {rejected} rejected");
+        sleep(seconds(minutes * 60)).await;
+        let received = server.lock().unwrap();
+        assert_windows(&received, LIMIT);
+        if lowest == 50 {
+            let (accepted, rejected): (Vec<_>, Vec<_>) = received.iter().partition(|it| it.is_accepted);
+            let used: u32 = accepted.iter().map(|it| it.actual).sum();
+            let used = f64::from(used) / (minutes as f64 * f64::from(LIMIT));
+            let rejected = rejected.len() as f64 / received.len() as f64;
+            assert!(used >= 0.95 && rejected <= 0.005, "{limiter:?}: {used} used, {rejected} rejected");
+        }
     }
 }
 
@@ -604,4 +634,51 @@ async fn reported_amount_counts_from_the_time_at_which_the_request_was_sent() {
     call.await.unwrap();
     assert_eq!(limiter.snapshot().granted, 2);
     assert_available(&limiter, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_several_units_refuses_and_settles_alone() {
+    let limits = [(Unit::Requests, 3), (Unit::InputTokens, 1_000), (Unit::OutputTokens, 100)];
+    let quotas = limits.map(|(unit, limit)| Quota::per_minute(limit).unwrap().with_unit(unit).unwrap());
+    let limiter = LocalLimiter::sliding_window(quotas);
+    let both = |input, output| Amounts::of(Unit::InputTokens, input).with(Unit::OutputTokens, output);
+    let available = || {
+        let snapshot = limiter.snapshot();
+        [snapshot.available, snapshot.units[0].available, snapshot.units[1].available]
+    };
+    let acquire = |cost, amounts| {
+        let request = costing(cost).with_amounts(amounts).with_max_wait(Duration::ZERO);
+        limiter.acquire_with(&request).now_or_never().unwrap()
+    };
+    let mut permit = acquire(1, both(600, 10)).unwrap();
+    permit.mark_sent(Instant::now());
+    for (cost, amounts, unit) in [
+        (3, both(1, 1), None),
+        (1, both(401, 1), Some(Unit::InputTokens)),
+        (1, both(1, 91), Some(Unit::OutputTokens)),
+    ] {
+        assert_eq!((acquire(cost, amounts).unwrap_err().unit(), available()), (unit, [2, 400, 90]));
+    }
+    for (amounts, expected) in [(both(100, 10), [2, 900, 90]), (both(100, 60), [2, 900, 40])] {
+        permit.settlement().unwrap().settle(amounts);
+        assert_eq!(available(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn remaining_points_of_a_dialect_limit_the_quota_of_points() {
+    let left = HeaderName::from_static("x-credits-left");
+    let headers = QuotaHeaders::new(left).with_unit(Unit::Points).with_window(seconds(20));
+    let dialect = Dialect::new().with_quota_headers(headers).unwrap();
+    let points = Quota::per_minute(1_000).unwrap().with_unit(Unit::Points).unwrap();
+    let limiter = LocalLimiter::sliding_window(points).with_server_remaining();
+    let layer = RateLimitLayer::new(limiter.clone()).with_dialect(dialect);
+    let service = layer.with_estimate(|_| Amounts::of(Unit::Points, 100)).layer(ok_service().map_response(
+        |mut response: Response<()>| {
+            response.headers_mut().insert("x-credits-left", HeaderValue::from_static("300"));
+            response
+        },
+    ));
+    service.oneshot(Request::new(())).await.unwrap();
+    assert_available(&limiter, 300);
 }

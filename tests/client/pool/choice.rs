@@ -63,3 +63,24 @@ async fn report_names_the_member_of_each_attempt() {
     let client = StackBuilder::new(EU).unwrap().without_credential().client_with_service(alone).unwrap();
     assert_eq!(report(&client.get("/").await.unwrap()).attempts()[0].member, None);
 }
+
+/// With the default margin, a member grants 98.36 % of its quota.
+#[tokio::test(start_paused = true)]
+async fn callers_use_98_percent_of_the_quota_of_each_member() {
+    for (limits, latency) in [([500, 50], 500), ([60, 600], 2_000)] {
+        let members = limits.map(|limit| LocalLimiter::paced_window(Quota::per_minute(limit).unwrap()));
+        let [eu, us] = [(); 2].map(|()| move || ok().with_delay(Duration::from_millis(latency)));
+        let builder = builder(pool(members[0].clone(), members[1].clone()));
+        let client = builder.client_with_service(service(eu, us)).unwrap();
+        let mut callers = JoinSet::new();
+        for _ in 0..64 {
+            let client = client.clone();
+            callers.spawn(async move { while client.get("/chat").await.unwrap().status() == 200 {} });
+        }
+        tokio::time::sleep(180 * SECOND).await;
+        for (member, limit) in members.iter().zip(limits) {
+            let used = member.snapshot().granted as f64 / f64::from(3 * limit);
+            assert!((0.98..=1.0).contains(&used), "{used} of {limit} per minute");
+        }
+    }
+}
