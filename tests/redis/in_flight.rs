@@ -19,7 +19,7 @@ use super::*;
 
 /// How long the store counts the requests of a process that sends no query. A server that has just started admits no
 /// request for the same time.
-const EXPIRY: Duration = Duration::from_secs(3);
+pub(super) const EXPIRY: Duration = Duration::from_secs(3);
 
 fn limited(url: &str, name: &str, max: u32) -> RedisLimiter {
     let limiter = bucket(url, name, [quota(100_000, millis(1_000))]).unwrap();

@@ -2,7 +2,12 @@
 
 use std::{fs, process::Command};
 
-use super::*;
+use super::{
+    in_flight::EXPIRY,
+    units::{send, settle, token_quota, tokens},
+    *,
+};
+use tower_outbound::limit::Unit;
 
 /// An environment variable selects the trusted certificates. A running process cannot change its environment safely, so
 /// this test starts child processes.
@@ -108,6 +113,19 @@ async fn redis_limiter_reaches_the_right_cluster_node_through_any_node() {
                 take(&limiter, request(1, None)).await.unwrap();
             }
             assert_eq!(limiter.snapshot().refused, 0);
+        }
+    }
+    for number in 0..8 {
+        for make in [bucket, window] {
+            let points = Quota::bucket(100, 50, millis(1_000)).unwrap().with_unit(Unit::Points).unwrap();
+            let quotas = vec![quota(100, millis(1_000)), token_quota(1_000, millis(1_000)), points];
+            let limiter = make(&one.url(), &format!("units {number}"), quotas).unwrap();
+            let limiter = limiter.with_max_in_flight(1).unwrap().with_in_flight_expiry(EXPIRY).unwrap();
+            for _ in 0..3 {
+                let mut permit = send(&limiter, tokens(500).with(Unit::Points, 10)).await;
+                settle(&mut permit, tokens(10).with(Unit::Points, 1));
+            }
+            assert_eq!((limiter.snapshot().refused, limiter.store()), (0, Store::Shared));
         }
     }
     // If no query was redirected, the test proves nothing.

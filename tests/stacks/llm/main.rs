@@ -1,6 +1,7 @@
 //! Tests the layers below the clients of language models, against a scripted server on loopback.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod anthropic;
 mod gen_ai;
 mod openai;
 mod permanent;
