@@ -88,7 +88,7 @@ fn each_example_rejects_invalid_arguments_with_exit_code_2() {
             "`100 tokens/60s`: expected a quota of requests: see --tokens",
         ),
         ("plan", vec!["--tokens", "0/60s"], "--tokens `0/60s`: invalid quota limit `0`: expected "),
-        ("plan", vec!["--tokens", "9 dimes/60s"], "invalid quota `9 dimes/60s`: expected LIMIT/WINDOW"),
+        ("plan", vec!["--tokens", "9 dimes/60s"], "invalid unit `dimes`: expected requests, tokens"),
         ("plan", vec!["--tokens", "9 points/60s"], "--tokens `9 points/60s`: expected a quota of tokens"),
         ("plan", vec!["--tokens", "200000000/60s"], "at most 100000000 tokens per window and 10000000 per"),
         (
