@@ -33,7 +33,7 @@ fn each_ignored_code_block_is_compiled_in_a_test_file() {
     read(&root.join("src/guide"), "md", &mut pages);
     read(here, "rs", &mut sources);
     sources.extend(
-        ["adapter/otel", "transport/proxy_and_certificates"]
+        ["adapter/otel", "adapter/tenants", "transport/proxy_and_certificates"]
             .map(|file| text(&root.join(format!("tests/{file}.rs")))),
     );
     let blocks = pages.iter().flat_map(|page| page.split("\n```").skip(1).step_by(2));
