@@ -109,6 +109,7 @@ use crate::{
 ///   set the maximum to the number of different keys in a day.
 /// - If all room is taken, up to 64 keys are checked for idleness for each new key. If all of these are in use, the key
 ///   is refused, even if others are idle. The check for the next new key continues after them.
+/// - Of the checked keys whose quotas were changed, at most eight are compared with the quotas of `make`.
 ///
 /// # Clone
 ///
@@ -225,7 +226,7 @@ where
             let is_full = self.shared.is_full();
             drop(shard);
             // `make` runs outside the lock, because it may block, or wait for a caller of this method.
-            if !self.shared.remove_changed(&changed) && is_full {
+            if !self.shared.remove_changed(&changed, is_full) && is_full {
                 return Err(Refusal::new(Reason::TooManyKeys, None));
             }
             made = Some((self.shared.make)(key));
@@ -295,8 +296,9 @@ impl<K: Hash + Eq + Clone> Shared<K> {
         changed
     }
 
-    /// Removes those of the keys that are idle and have the quotas of their new limiters. Returns whether any was.
-    fn remove_changed(&self, keys: &[K]) -> bool {
+    /// Removes those of the keys that are idle and have the quotas of their new limiters, or only the first of them.
+    /// Returns whether any was.
+    fn remove_changed(&self, keys: &[K], only_first: bool) -> bool {
         let is_removed = |key: &&K| {
             let quotas = (self.make)(key).quotas();
             let (hash, index) = self.place(key);
@@ -305,7 +307,8 @@ impl<K: Hash + Eq + Clone> Shared<K> {
             let is_idle = |limiter: &LocalLimiter| limiter.is_idle() && limiter.quotas() == quotas;
             entry.filter(|entry| is_idle(&entry.get().1)).map(|entry| entry.remove()).is_some()
         };
-        let removed = keys.iter().take(MOST_CHANGED).filter(is_removed).count();
+        let most = if only_first { 1 } else { MOST_CHANGED };
+        let removed = keys.iter().take(MOST_CHANGED).filter(is_removed).take(most).count();
         self.keys.fetch_sub(removed, Relaxed);
         removed > 0
     }

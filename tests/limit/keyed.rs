@@ -199,6 +199,25 @@ async fn keyed_limiter_removes_idle_keys_after_the_quota_of_all_keys_was_changed
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn new_key_compares_the_quotas_of_one_key_if_that_key_leaves_room() {
+    let (limit, made) = (Arc::new(AtomicUsize::new(10)), Arc::new(AtomicUsize::new(0)));
+    let per_second = |limit: &AtomicUsize| Quota::per_second(limit.load(Relaxed) as u32).unwrap();
+    let (read, count) = (Arc::clone(&limit), Arc::clone(&made));
+    let make = move |_: &u32| {
+        count.fetch_add(1, Relaxed);
+        LocalLimiter::paced_window(per_second(&read))
+    };
+    let keyed = Keyed::with_max_keys(32, |_| 0, make);
+    let limiters: Vec<_> = (0..32).map(|key| keyed.limiter(&key).unwrap()).collect();
+    limit.store(20, Relaxed);
+    limiters.into_iter().for_each(|limiter| limiter.set_quotas(per_second(&limit)));
+    advance(seconds(60)).await;
+    let before = made.load(Relaxed);
+    keyed.limiter(&32).unwrap();
+    assert_eq!((keyed.len(), made.load(Relaxed) - before), (32, 2));
+}
+
 #[test]
 fn keyed_limiter_holds_no_lock_while_it_makes_a_limiter() {
     const NEW: u32 = 1_000_000;
