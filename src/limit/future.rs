@@ -158,7 +158,7 @@ where
                                 Some(mut permit) => {
                                     let metering = settle(&mut permit, &settings.options, &mut response);
                                     (
-                                        complete(permit, *expected, &settings.options, call, &response),
+                                        complete(permit, *expected, &settings.options, call, &mut response),
                                         metering,
                                     )
                                 }
@@ -271,7 +271,8 @@ fn renew<L: SelectLimiter>(
     let head = RequestHead::of(&head);
     // The inner layers may have changed what selects the limiter, so its issuer renews the permit.
     let request = settings.options.permit_request(head, call).renewed(expired.counts_in_flight());
-    let acquire = expired.renew(request).unwrap_or_else(|| settings.limiter.acquire_for(head, &request));
+    let acquire = expired.renew(request);
+    let acquire = acquire.unwrap_or_else(|request| settings.limiter.acquire_for(head, &request));
     Some(Box::new(Pending::new(acquire, call, Some(InFlight::new(expired)))))
 }
 

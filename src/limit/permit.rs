@@ -275,15 +275,21 @@ impl Permit<'_> {
     }
 
     /// Ends this expired permit, whose request stays in flight. Returns a future that waits for another permit of the
-    /// same limiter, with the same cost and amounts, unless a custom issuer does not [renew](PermitIssuer::renew) it.
-    pub(super) fn renew(&mut self, request: PermitRequest) -> Option<Acquire> {
+    /// same limiter, with the same cost and amounts. If a custom issuer does not [renew](PermitIssuer::renew) it,
+    /// returns the request with this cost and these amounts.
+    pub(super) fn renew(&mut self, request: PermitRequest) -> Result<Acquire, PermitRequest> {
         self.mark_unsent();
         self.report_unrelated();
-        let amounts = self.taken().map_or(Amounts::NONE, |taken| taken.granted);
-        let request = request.with_cost(self.cost).with_amounts(amounts);
+        // The permit of a custom limiter may lack the amounts that the limiter has taken.
+        let stated = *request.amounts();
+        let granted = self.taken().map(|taken| taken.granted);
+        let request = request.with_cost(self.cost).with_amounts(granted.unwrap_or(Amounts::NONE));
         match &self.issuer {
-            Issuer::Shared(limiter, _) => Some(Acquire::of(Arc::clone(limiter), request)),
-            _ => self.custom()?.renew(&request),
+            Issuer::Shared(limiter, _) => Ok(Acquire::of(Arc::clone(limiter), request)),
+            _ => {
+                let renewed = self.custom().and_then(|issuer| issuer.renew(&request));
+                renewed.ok_or_else(|| request.with_amounts(granted.unwrap_or(stated)))
+            }
         }
     }
 
