@@ -110,7 +110,8 @@ impl<B: Body + 'static> Attempts<B> {
         self.maybe_processed |= !is_rejected && outcome.delivery().may_be_processed();
         let is_permanent = !key_replaced && reading.as_ref().is_some_and(Reading::is_permanent);
         // A permanent throttle of one member of a pool does not prevent a retry at another one.
-        let moves = is_permanent && self.release_member(outcome.delivery()).is_some();
+        let is_soon = |wait| wait <= policy.max_retry_after;
+        let moves = is_permanent && self.release_member(outcome.delivery()).is_some_and(is_soon);
         let temporary = if moves { reading.clone().map(Reading::into_temporary) } else { None };
         let attempt = AttemptResult { reading: temporary.as_ref().or(attempt.reading), ..attempt };
         let request = self.shown.as_deref().map(RequestHead::of);
@@ -167,7 +168,9 @@ impl<B: Body + 'static> Attempts<B> {
             }
             _ => {}
         }
-        if let Some(delay) = retry.member_delay {
+        // The member that is throttled permanently may expect to grant the permits earlier than the other one.
+        let left_for = moves.then_some(policy.max_retry_after);
+        if let Some(delay) = retry.member_delay.max(left_for) {
             self.call.delay_member(clock::after(clock::now(), delay));
         }
         self.call.retry(&retry, key_replaced);

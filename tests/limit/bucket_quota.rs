@@ -33,6 +33,36 @@ fn bucket_of_arrivals_overflows_only_with_more_permits_than_its_capacity() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn bucket_after_a_window_has_the_permits_that_were_left_before_it() {
+    let bucket = || Quota::bucket(1_000, 1, seconds(3_600)).unwrap().without_margin();
+    let window = || quota(10, 60_000, 5);
+    let take = |limiter: &LocalLimiter, number| {
+        (0..number).for_each(|_| drop(limiter.try_acquire().unwrap()));
+    };
+    for (kind, spent, left) in [
+        (LocalLimiter::sliding_window as fn(Quota) -> LocalLimiter, 0, 1_000),
+        (LocalLimiter::sliding_window, 600, 400),
+        (LocalLimiter::sliding_window, 1_000, 0),
+        // A larger burst becomes available gradually.
+        (LocalLimiter::paced_window, 0, 5),
+    ] {
+        for wait in [0, 300] {
+            let limiter = kind(bucket());
+            take(&limiter, spent);
+            limiter.set_quotas([window()]);
+            assert_eq!(limiter.snapshot().available, 0);
+            advance(seconds(wait)).await;
+            let later = if wait == 0 { 0 } else { 3 };
+            take(&limiter, later);
+            limiter.set_quotas([quota(20, 60_000, 5)]);
+            limiter.set_quotas([bucket()]);
+            let available = limiter.snapshot().available;
+            assert_eq!(available, if left == 0 { 0 } else { left - later }, "{spent} spent, {wait} s");
+        }
+    }
+}
+
 /// Shopify's bucket of points.
 fn points() -> Quota {
     Quota::bucket(1_000, 50, seconds(1)).unwrap().with_unit(Unit::Points).unwrap()

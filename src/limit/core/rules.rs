@@ -1,8 +1,11 @@
 //! The rules: when the permits of one quota are available. A token bucket spreads the permits, and an exact log of the
 //! recent grants limits each window.
 
+mod replaced;
+
 use std::{collections::VecDeque, mem};
 
+use self::replaced::Extra;
 use crate::policy::{Quota, nanos};
 
 /// How a limiter grants permits.
@@ -210,7 +213,7 @@ impl Gcra {
     /// count.
     pub(super) fn replace(&mut self, old: &[&Self], log: Option<&GrantLog>, now: u64) {
         let missing = old.iter().map(|old| self.missing_after(old, now)).max().unwrap_or(0);
-        let logged = log.map_or(0, |log| log.arrival(self.interval).min(now.saturating_add(self.whole)));
+        let logged = log.map_or(0, |log| log.arrival_after(self).min(now.saturating_add(self.whole)));
         self.arrival = now.saturating_add(missing.min(FARTHEST)).max(logged);
     }
 
@@ -255,8 +258,8 @@ pub(super) struct GrantLog {
     pub(super) limit: u64,
     /// How long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
     pub(super) window: u64,
-    /// The length of the parts whose amounts share an entry. Zero for requests.
-    part: u64,
+    /// What few logs have. Boxed, so that the others take less memory.
+    extra: Option<Box<Extra>>,
 }
 
 /// All permits that were granted at the same time, or in the same part of the window.
@@ -280,7 +283,8 @@ fn whole_windows(total: u64, limit: u64) -> (u64, u64) {
 
 impl GrantLog {
     pub(super) fn new(quota: &Quota) -> Self {
-        Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0, part: 0 }.under(quota)
+        Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0, extra: None }
+            .under(quota)
     }
 
     /// Changes the quota of the log. If the new limit is lower, the log may hold more permits than the limit until the
@@ -288,7 +292,9 @@ impl GrantLog {
     pub(super) fn under(mut self, quota: &Quota) -> Self {
         self.limit = if quota.is_bucket() { u64::MAX } else { quota.limit().into() };
         self.window = nanos(quota.counted_for(quota.margin())).saturating_add(1);
-        self.part = if quota.counts_requests() { 0 } else { (self.window / PARTS).max(1) };
+        if !quota.counts_requests() {
+            self.extra = Some(Box::new(Extra::Amounts { part: (self.window / PARTS).max(1) }));
+        }
         self
     }
 
@@ -335,12 +341,13 @@ impl GrantLog {
 
     /// Adds permits or an amount. The amount may exceed the limit.
     pub(super) fn add(&mut self, now: u64, permits: u64) {
+        let part = self.part();
         while let Some(oldest) =
             self.grants.front().filter(|oldest| oldest.at.saturating_add(self.window) <= now)
         {
             // The permits of requests above the limit have left the window. Otherwise this grant would not be possible.
             let surplus = (self.len() + permits).saturating_sub(self.limit);
-            let is_kept = self.part == 0 && self.grants.len() < LONGEST_HISTORY;
+            let is_kept = part == 0 && self.grants.len() < LONGEST_HISTORY;
             if is_kept && self.up_to(oldest) > surplus {
                 self.forgotten = self.forgotten.wrapping_add(surplus);
                 break;
@@ -352,7 +359,7 @@ impl GrantLog {
             return;
         }
         self.granted = self.granted.wrapping_add(permits);
-        let is_same_part = |at: u64| self.part > 0 && at / self.part == now / self.part;
+        let is_same_part = |at: u64| part > 0 && at / part == now / part;
         match self.grants.back_mut() {
             // A change of quotas may have postponed the last grant beyond the present.
             Some(last) if last.at >= now || is_same_part(last.at) => {
@@ -384,15 +391,6 @@ impl GrantLog {
         true
     }
 
-    /// Returns the arrival time of a bucket from which only these amounts were taken, each at the time of its entry.
-    pub(super) fn arrival(&self, interval: u64) -> u64 {
-        let mut before = 0;
-        self.grants.iter().fold(0, |arrival, entry| {
-            let amount = self.up_to(entry) - mem::replace(&mut before, self.up_to(entry));
-            arrival.max(entry.at).saturating_add(interval.saturating_mul(amount))
-        })
-    }
-
     /// Returns the number of permits that were granted at `start` or later.
     fn not_before(&self, start: u64) -> u64 {
         let earlier = self.grants.partition_point(|grant| grant.at < start).checked_sub(1);
@@ -407,6 +405,7 @@ impl GrantLog {
     /// Adds `delay` to the times of all grants.
     pub(super) fn postpone(&mut self, delay: u64) {
         self.grants.iter_mut().for_each(|grant| grant.at = grant.at.saturating_add(delay));
+        self.extra.iter_mut().for_each(|extra| extra.postpone(delay));
     }
 
     pub(super) fn available(&self, now: u64) -> u64 {

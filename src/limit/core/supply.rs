@@ -241,8 +241,7 @@ impl Quotas {
             let mut state = QuotaState::new(*quota, self.rule);
             match (&mut state.log, longest) {
                 (Some(log), Some(longest)) => *log = longest.clone().under(quota),
-                // A bucket has no log of its grants, so any limit counts as spent now, also after another change.
-                (Some(log), None) if !old.is_empty() => log.add(now, u32::MAX.into()),
+                (Some(log), None) if !old.is_empty() => log.replace(&paces, now),
                 _ => {}
             }
             let log = longest.filter(|_| quota.is_bucket());
