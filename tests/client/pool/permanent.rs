@@ -1,6 +1,7 @@
 //! Tests responses of a member that are permanent throttles, such as a spent monthly quota.
 
 use tower::util::MapResponseLayer;
+use tower_outbound::limit::{Limiter, PermitRequest};
 
 use super::*;
 
@@ -123,5 +124,31 @@ async fn permanently_throttled_call_fails_at_once_if_no_other_member_may_get_it(
         assert_eq!((response.status().as_u16(), service.calls(), start.elapsed()), (429, 1, Duration::ZERO));
         assert_eq!(response.extensions().get(), Some(&signal), "the signal is that of the layer");
         assert_eq!(eu.snapshot().paused_until.is_some(), is_paused, "{signal:?} {has_other}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_leaves_a_permanently_throttled_member_although_the_other_one_has_a_queue() {
+    for (longest, expected) in [(120, (200, 2)), (5, (429, 1))] {
+        let us = per_second(10);
+        let service = service(exhausted, ok);
+        let retry = quick_retry().with_max_retry_after(SECOND * longest);
+        let builder = builder(pool(per_second(10), us.clone())).with_retry(retry);
+        let builder = with_signal(builder, Source::ServerSignal, rejected());
+        let client = builder.client_with_service(service.clone()).unwrap();
+        let mut queue = JoinSet::new();
+        for _ in 0..110 {
+            queue.spawn(us.acquire_with(&PermitRequest::new()));
+        }
+        tokio::task::yield_now().await;
+        let start = Instant::now();
+        let response = client.post("/chat").await.unwrap();
+        let attempts = report(&response).attempts().len();
+        assert_eq!((response.status().as_u16(), attempts), expected, "{longest}");
+        let waited = start.elapsed();
+        assert_eq!(waited > SECOND * 9, attempts == 2, "{waited:?}");
+        if attempts == 1 {
+            assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
+        }
     }
 }
