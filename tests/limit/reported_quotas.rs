@@ -1,7 +1,7 @@
 //! Tests what an adaptive limiter does when a reported quota ends, when its configured quota changes, and after a
 //! throttled response.
 
-use tower_outbound::limit::{Dialect, ServerSignal};
+use tower_outbound::limit::{Amounts, Dialect, ServerSignal, Unit};
 
 use super::*;
 
@@ -49,6 +49,58 @@ async fn queue_leaves_gradually_when_the_reported_quota_no_longer_sets_a_rate() 
         sleep(millis(250)).await;
         let sent = sent.load(Relaxed);
         assert!((2..10).contains(&sent), "{sent} of 300 requests left within 250 ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queue_leaves_gradually_when_the_rate_of_tokens_or_of_requests_ends() {
+    let llm = |requests, tokens: [&'static str; 2]| {
+        head(&[
+            ("x-ratelimit-limit-requests", "500"),
+            ("x-ratelimit-remaining-requests", "499"),
+            ("x-ratelimit-reset-requests", requests),
+            ("x-ratelimit-limit-tokens", tokens[0]),
+            ("x-ratelimit-remaining-tokens", "29000"),
+            ("x-ratelimit-reset-tokens", tokens[1]),
+        ])
+    };
+    // The first request sets a rate of tokens, or of requests. `None` for a call of `resume`.
+    for (first, then) in [
+        (llm("12ms", ["30000", "60s"]), Some(llm("12ms", ["200000", "6ms"]))),
+        (llm("12ms", ["30000", "60s"]), None),
+        (llm("60s", ["30000", "6ms"]), None),
+    ] {
+        let limiter = LocalLimiter::adaptive([]);
+        let tokens = PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, 100));
+        for _ in 0..5 {
+            limiter.acquire_with(&tokens).await.unwrap().complete(&ResponseInfo::new(StatusCode::OK, &first));
+            sleep(seconds(1)).await;
+        }
+        let snapshot = limiter.snapshot();
+        assert_eq!(snapshot.learned.is_some() as usize + snapshot.learned_units.len(), 1);
+        let last = limiter.acquire_with(&tokens).await.unwrap();
+        let sent = Arc::new(AtomicUsize::new(0));
+        let mut callers = JoinSet::new();
+        for _ in 0..300 {
+            let (limiter, sent) = (limiter.clone(), Arc::clone(&sent));
+            callers.spawn(async move {
+                let _permit = limiter.acquire_with(&tokens).await.unwrap();
+                sent.fetch_add(1, Relaxed);
+                sleep(seconds(60)).await;
+            });
+        }
+        yield_now().await;
+        let before = sent.load(Relaxed);
+        assert!(before < 10, "{before} of 300 requests left at the rate");
+        match &then {
+            Some(then) => last.complete(&ResponseInfo::new(StatusCode::OK, then)),
+            None => limiter.resume(),
+        }
+        let snapshot = limiter.snapshot();
+        assert!(snapshot.learned.is_none() && snapshot.learned_units.is_empty(), "{snapshot:?}");
+        sleep(millis(250)).await;
+        let sent = sent.load(Relaxed) - before;
+        assert!((2..10).contains(&sent), "{sent} of 300 requests left within 250 ms, {then:?}");
     }
 }
 

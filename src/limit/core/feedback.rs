@@ -182,8 +182,9 @@ impl Core {
     /// Discards the server limits, and the rate that follows from the server's quotas.
     pub fn resume(&mut self, now: u64) {
         self.server.reset();
-        self.units.iter_mut().for_each(|units| units.resume());
-        self.supply.learner_mut().into_iter().for_each(Learner::resume);
+        self.units.iter_mut().for_each(|units| units.resume(now));
+        self.supply.learner_mut().into_iter().for_each(|learner| learner.resume(now));
+        self.slow_down();
         self.lateness.hold(now);
         self.advance(now);
     }

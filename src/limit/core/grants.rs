@@ -233,6 +233,7 @@ impl Core {
     pub(super) fn advance_units(&mut self, amounts: &Amounts, now: u64) {
         let Some(units) = &mut self.units else { return };
         units.learned.iter_mut().for_each(|unit| unit.advance(amounts, now));
+        self.slow_down();
     }
 
     /// Returns whether no learner delays a request, except for the permits and amounts that have a forecast.

@@ -146,6 +146,15 @@ impl Core {
         if outcome.0 {
             self.limit_amounts();
         }
+        self.slow_down();
         outcome
+    }
+
+    /// Begins a slow start of the requests if the rate of a unit has ended, because it limited them, too.
+    pub(super) fn slow_down(&mut self) {
+        let latest = self.learned_units().map(|unit| unit.learner.slow_from).max();
+        if let (Some(learner), Some(latest)) = (self.supply.learner_mut(), latest) {
+            learner.slow_from = learner.slow_from.max(latest);
+        }
     }
 }

@@ -94,9 +94,9 @@ impl Units {
     }
 
     /// Discards what the server reported.
-    pub(super) fn resume(&mut self) {
+    pub(super) fn resume(&mut self, now: u64) {
         self.reports.clear();
-        self.learned.iter_mut().for_each(|unit| unit.learner.resume());
+        self.learned.iter_mut().for_each(|unit| unit.learner.resume(now));
     }
 
     /// Creates the quotas of a limiter whose store counts the amounts.

@@ -227,9 +227,7 @@ impl Learner {
     fn adopt(&mut self, progress: Progress, now: u64) {
         let Some(pace) = self.quotas.slowest() else {
             if self.source == LearnedFrom::Headers {
-                self.put(None, LearnedFrom::Headers);
-                // Otherwise the whole queue would leave at once.
-                self.slow_from = now;
+                self.end_rate(now);
             }
             return;
         };

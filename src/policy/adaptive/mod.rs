@@ -274,13 +274,20 @@ impl Learner {
     }
 
     /// Lifts a pause, and forgets the server's quotas and the rate that they determined.
-    pub(crate) fn resume(&mut self) {
+    pub(crate) fn resume(&mut self, now: u64) {
         self.lift_pause();
         let had_quota = self.quotas.slowest().is_some();
         self.quotas = ServerQuotas::default();
         if had_quota {
-            self.put(None, LearnedFrom::Headers);
+            self.end_rate(now);
         }
+    }
+
+    /// Ends a rate that came from a quota. The requests then leave in a slow start. Otherwise the whole queue would
+    /// leave at once.
+    fn end_rate(&mut self, now: u64) {
+        self.put(None, LearnedFrom::Headers);
+        self.slow_from = now;
     }
 
     fn lift_pause(&mut self) {

@@ -156,7 +156,7 @@ proptest! {
                     prop_assert!(requested.is_none_or(|until| until >= now.saturating_add(pause.unwrap())));
                 }
                 Step::Lose(was_sent) => drop(learner.lose(now, was_sent)),
-                Step::Resume => learner.resume(),
+                Step::Resume => learner.resume(now),
                 Step::Ceiling(rate) => {
                     ceiling = rate;
                     learner.set_ceiling(rate);
