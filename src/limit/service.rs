@@ -27,7 +27,7 @@ use crate::{
     call::{CallContext, Deadline, Report, RequestHead, StopReason, extension_beside},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion},
-    policy::feedback::Reading,
+    policy::{dialect::LeavesMember, feedback::Reading},
     telemetry::{self, Waiting},
 };
 
@@ -196,15 +196,21 @@ pub(super) fn complete<'a, R>(
     expected: Expected,
     options: &Options,
     call: Option<&CallContext>,
-    response: &Response<R>,
+    response: &mut Response<R>,
 ) -> InFlight<'a> {
+    let mut may_be_marked = true;
     if expected.is_trusted {
         let reading = Reading::of(&options.dialect, response, clock::wall);
-        if reading.has_limits() || !permit.end_ordinary() {
+        may_be_marked = reading.has_limits();
+        if may_be_marked || !permit.end_ordinary() {
             report(&mut permit, &ResponseInfo::of_call(reading, call), call);
         }
     } else {
         permit.report_unrelated();
+    }
+    if may_be_marked {
+        // The mark is for this limiter only, and not for one of an outer layer.
+        response.extensions_mut().remove::<LeavesMember>();
     }
     if options.in_flight_until_head
         || permit.counts_in_flight() && (expected.is_head || has_no_body(response))

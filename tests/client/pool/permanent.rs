@@ -1,7 +1,7 @@
 //! Tests responses of a member that are permanent throttles, such as a spent monthly quota.
 
 use tower::util::MapResponseLayer;
-use tower_outbound::limit::{Limiter, PermitRequest};
+use tower_outbound::limit::{Limiter, PermitRequest, RateLimitLayer};
 
 use super::*;
 
@@ -150,5 +150,25 @@ async fn call_leaves_a_permanently_throttled_member_although_the_other_one_has_a
         if attempts == 1 {
             assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
         }
+    }
+}
+
+/// The outer limiter is not that of the pool, and a permanent signal does not pause it.
+#[tokio::test(start_paused = true)]
+async fn permanent_signal_of_a_member_pauses_no_limiter_above_the_pool() {
+    let outer = LocalLimiter::without_quota();
+    // The member may have processed the request, so that no other one gets it.
+    let signal = ServerSignal::throttled().with_permanent();
+    for trusts in [true, false] {
+        let eu = per_second(10);
+        let builder = with_signal(builder(pool(eu.clone(), per_second(10))), Source::Layer, signal);
+        let retry = quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
+        let builder =
+            builder.with_retry(retry).with_limit(move |limit| limit.with_feedback_from(move |_| trusts));
+        let builder = builder.with_outer_layer(RateLimitLayer::new(outer.clone()));
+        let client = builder.client_with_service(service(exhausted, ok)).unwrap();
+        assert_eq!(client.post("/chat").await.unwrap().status(), 429);
+        assert_eq!(eu.snapshot().paused_until.is_some(), trusts);
+        assert_eq!(outer.snapshot().paused_until, None, "{trusts}");
     }
 }
