@@ -96,7 +96,8 @@ pub trait PermitIssuer: Send + Sync {
 
     /// Returns a future that waits for another permit of the same limiter. The layer calls this method if a permit has
     /// expired while its request waited for a connection. Returns `None` by default: the layer then calls
-    /// [`acquire_for`](SelectLimiter::acquire_for) with the head that the inner layers have changed.
+    /// [`acquire_for`](SelectLimiter::acquire_for) with the head that the inner layers have changed, and with the cost
+    /// and the amounts of the expired permit.
     fn renew(&self, _request: &PermitRequest) -> Option<Acquire> {
         None
     }
