@@ -165,9 +165,10 @@ proptest! {
     ) {
         headers.insert("ratelimit-policy", format!("\"p\";q={limit};w={window}").parse().unwrap());
         headers.insert("ratelimit", format!("\"p\";r={left};t={reset}").parse().unwrap());
-        // The response is neither cached nor an error of gRPC.
-        headers.remove("age");
-        headers.remove("grpc-status");
+        // The response is neither cached nor an error of gRPC, and has no more policies than the limiter reads.
+        for name in ["age", "grpc-status", "beta-ratelimit", "beta-ratelimit-policy"] {
+            headers.remove(name);
+        }
         let mut limiter = limiter(Rule::Learned, &[], false);
         let grant = limiter.try_submit(one(), 0).unwrap();
         respond(&mut limiter, grant, (StatusCode::OK, &headers), 0);
