@@ -141,7 +141,7 @@ const CHECKED_KEYS: usize = 2;
 /// these keys.
 const CHECKED_KEYS_IF_FULL: usize = 64;
 
-/// For how many keys with changed quotas `make` is called when a new key is added.
+/// At most this many keys with changed quotas are compared with their new limiters when a new key is added.
 const MOST_CHANGED: usize = 8;
 
 /// At most this many table slots are visited for each key to check. Without this limit, a search would take long in a
@@ -261,7 +261,7 @@ impl<K> Shared<K> {
         self.keys.load(Relaxed) >= self.room
     }
 
-    /// Takes room for one more key. Returns `false` if there is none.
+    /// Takes room for one more key. Returns `false` if the limiter is full.
     fn take_room(&self) -> bool {
         let add = |keys| (keys < self.room).then_some(keys + 1);
         self.keys.fetch_update(Relaxed, Relaxed, add).is_ok()
