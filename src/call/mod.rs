@@ -212,9 +212,8 @@ impl CallContext {
         let elapsed = self.0.shared.started.elapsed();
         if let Some(attempt) = &mut self.0.shared.state().attempts.last {
             // A service that is not cloned may have begun to wait for an earlier request.
-            attempt
-                .key_wait
-                .add(waited.min(elapsed.saturating_sub(attempt.started.get().unwrap_or_default())));
+            let age = elapsed.saturating_sub(attempt.started.get().unwrap_or_default());
+            attempt.key_wait.add(waited.min(age));
         }
     }
 

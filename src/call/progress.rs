@@ -61,6 +61,11 @@ fn numbered(attempt: u32, state: u64) -> u64 {
     u64::from(attempt) << 2 | state
 }
 
+/// Returns the state of a request that was not sent, and `UNKNOWN` for one that was.
+fn unsent_state(phase: u64) -> u64 {
+    if phase & SENT == 0 { phase & STATE } else { UNKNOWN }
+}
+
 impl Shared {
     /// Forgets the phase of the attempt before, because the next attempt may end before it is watched.
     pub(super) fn reset_phase(&self) {
@@ -138,7 +143,7 @@ impl CallContext {
     pub(crate) fn is_unsent(&self) -> bool {
         let Shared { watch, phase, .. } = &*self.0.shared;
         let phase = phase.load(Ordering::Acquire);
-        phase & SENT == 0 && phase & STATE != UNKNOWN && watch.load(Ordering::Acquire) != SEVERAL
+        unsent_state(phase) != UNKNOWN && watch.load(Ordering::Acquire) != SEVERAL
     }
 
     /// If the latest attempt waits for a connection or a stream, forbids the transport to send its request, and returns
@@ -147,8 +152,8 @@ impl CallContext {
     pub(crate) fn abandon(&self) -> bool {
         let Shared { watch, watched, phase, .. } = &*self.0.shared;
         let abandon = |phase| {
-            let waits = phase & SENT == 0 && phase & STATE != UNKNOWN;
-            (waits && watch.load(Ordering::Acquire) != SEVERAL).then_some(phase | ABANDONED)
+            let is_unsent = unsent_state(phase) != UNKNOWN && watch.load(Ordering::Acquire) != SEVERAL;
+            is_unsent.then_some(phase | ABANDONED)
         };
         match phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, abandon) {
             Ok(phase) if phase & STATE == ABANDONED => true,
@@ -192,8 +197,8 @@ impl CallContext {
         let attempt = watched.load(Ordering::Acquire);
         // A layer sends another request after one was abandoned, without an attempt of the retry layer.
         let begin = |phase| {
-            let is_abandoned = phase & SENT == 0 && phase & STATE == ABANDONED;
-            (is_abandoned && phase >> 2 != u64::from(attempt)).then_some(numbered(attempt, UNKNOWN))
+            let is_abandoned = unsent_state(phase) == ABANDONED && phase != numbered(attempt, ABANDONED);
+            is_abandoned.then_some(numbered(attempt, UNKNOWN))
         };
         let _ = phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin);
         attempt

@@ -258,7 +258,7 @@ pub(super) struct GrantLog {
     pub(super) limit: u64,
     /// How long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
     pub(super) window: u64,
-    /// What few logs have. Boxed, so that the others take less memory.
+    /// Boxed, so that the other logs take less memory.
     extra: Option<Box<Extra>>,
 }
 

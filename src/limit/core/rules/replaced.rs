@@ -4,10 +4,10 @@ use std::mem;
 
 use super::{FARTHEST, Gcra, GrantLog};
 
-/// What few logs have.
+/// The state that only a log of amounts, or of a window that replaced buckets, has.
 #[derive(Debug, Clone)]
 pub(super) enum Extra {
-    /// The log of amounts. Those of a part with this length share an entry.
+    /// The log of amounts. All amounts of a part with this length share an entry.
     Amounts { part: u64 },
     /// The buckets that the window replaced at this time, which have no log of their grants.
     Replaced { at: u64, paces: Vec<Gcra> },
