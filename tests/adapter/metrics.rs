@@ -23,7 +23,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota, adapter,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
-    limit::{Amounts, LocalLimiter, RateLimitLayer, Unit},
+    limit::{LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -36,7 +36,7 @@ use crate::support::store;
 use crate::support::{
     Content,
     Scripted::{self, *},
-    ScriptedService, get, request, secs,
+    ScriptedService, get, refuse_for_tokens_and_for_requests, request, secs,
 };
 
 const URI: &str = "https://api.example.com/v1";
@@ -248,15 +248,7 @@ async fn the_queue_gauge_shows_the_requests_that_wait_now() {
 #[tokio::test(start_paused = true)]
 async fn refusals_are_labelled_with_the_unit_whose_quota_delays_them() {
     let (recorder, _guard) = Recorder::enabled();
-    let tokens = Quota::per_minute(1_000).unwrap().with_unit(Unit::Tokens).unwrap();
-    let limiter = LocalLimiter::sliding_window([Quota::per_minute(2).unwrap(), tokens]);
-    let layer = RateLimitLayer::new(limiter).with_max_wait(secs(0));
-    let service = layer.layer(ScriptedService::new([Status(200)]));
-    for (amount, is_granted) in [(900, true), (200, false), (100, true), (0, false)] {
-        let mut request = get(URI);
-        request.extensions_mut().insert(Amounts::of(Unit::Tokens, amount));
-        assert_eq!(service.clone().oneshot(request).await.is_ok(), is_granted, "{amount}");
-    }
+    refuse_for_tokens_and_for_requests().await;
     let series = recorder.series();
     for unit in ["tokens", "requests"] {
         let name = format!("limit.refusals reason=max_wait unit={unit}");

@@ -15,8 +15,12 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::sync::Semaphore;
-use tower::{Service, limit::ConcurrencyLimit};
-use tower_outbound::{Body, BoxError, Error, test_util};
+use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit};
+use tower_outbound::{
+    Body, BoxError, Error, Quota,
+    limit::{Amounts, LocalLimiter, RateLimitLayer, Unit},
+    test_util,
+};
 
 pub(crate) use tower_outbound::test_util::{ScriptedService, Seen};
 
@@ -209,4 +213,19 @@ pub(crate) fn cause<E: StdError + 'static>(error: &Error) -> Option<&E> {
         next = error.source();
     }
     None
+}
+
+/// Makes four calls over a limiter of tokens and requests. It refuses the second call because of the tokens, and the
+/// last one because of the requests.
+pub(crate) async fn refuse_for_tokens_and_for_requests() {
+    let tokens = Quota::per_minute(1_000).unwrap().with_unit(Unit::Tokens).unwrap();
+    let limiter = LocalLimiter::sliding_window([Quota::per_minute(2).unwrap(), tokens]);
+    let layer = RateLimitLayer::new(limiter).with_max_wait(Duration::ZERO);
+    let service = layer.layer(ScriptedService::new([Scripted::Status(200)]));
+    for (amount, is_granted) in [(900, true), (200, false), (100, true), (0, false)] {
+        let mut request = Request::new(Full::<Bytes>::default());
+        *request.uri_mut() = "https://api.example.com/v1".parse().unwrap();
+        request.extensions_mut().insert(Amounts::of(Unit::Tokens, amount));
+        assert_eq!(service.clone().oneshot(request).await.is_ok(), is_granted, "{amount}");
+    }
 }

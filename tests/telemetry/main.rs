@@ -32,7 +32,7 @@ use self::support::{
     Scripted::{self, *},
     ScriptedService,
     capture::{self, Capture, Row},
-    get, millis, request, secs,
+    get, millis, refuse_for_tokens_and_for_requests, request, secs,
 };
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tokio_test::{assert_pending, task};
@@ -42,7 +42,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
-    limit::{Amounts, LocalLimiter, RateLimitLayer, Unit},
+    limit::{LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,

@@ -61,15 +61,7 @@ async fn flood_of_refusals_has_one_warn_event_in_ten_seconds_with_the_number_of_
 #[tokio::test(start_paused = true)]
 async fn refusal_has_the_unit_whose_quota_delays_it() {
     let (capture, _guard) = Capture::all();
-    let tokens = Quota::per_minute(1_000).unwrap().with_unit(Unit::Tokens).unwrap();
-    let limiter = LocalLimiter::sliding_window([Quota::per_minute(2).unwrap(), tokens]);
-    let layer = RateLimitLayer::new(limiter).with_max_wait(secs(0));
-    let service = layer.layer(ScriptedService::new([Status(200)]));
-    for (amount, is_granted) in [(900, true), (200, false), (100, true), (0, false)] {
-        let mut request = get(URI);
-        request.extensions_mut().insert(Amounts::of(Unit::Tokens, amount));
-        assert_eq!(service.clone().oneshot(request).await.is_ok(), is_granted, "{amount}");
-    }
+    refuse_for_tokens_and_for_requests().await;
     let refusals = capture.of(LIMIT).into_iter().filter(|event| event.message == MESSAGE);
     let units: Vec<_> = refusals.map(|event| event.fields.get("unit").cloned()).collect();
     assert_eq!(units, [Some("tokens".to_owned()), None]);

@@ -93,12 +93,11 @@ async fn retries_post_after_stalled_resolver() {
     assert_eq!(lookups.load(SeqCst), 3);
 }
 
-/// The server allows one stream, and another call uses it.
-#[tokio::test]
-async fn post_that_waits_for_a_stream_until_its_deadline_counts_as_not_sent() {
+/// Returns a server that sends its second response only after the notification.
+async fn holding_the_second_response(settings: Settings) -> (Server, Arc<Notify>) {
     let release = Arc::new(Notify::new());
     let released = Arc::clone(&release);
-    let server = Server::raw(Settings::streams(1), move |number, _| {
+    let server = Server::raw(settings, move |number, _| {
         let released = Arc::clone(&released);
         async move {
             if number == 2 {
@@ -108,6 +107,13 @@ async fn post_that_waits_for_a_stream_until_its_deadline_counts_as_not_sent() {
         }
     })
     .await;
+    (server, release)
+}
+
+/// The server allows one stream, and another call uses it.
+#[tokio::test]
+async fn post_that_waits_for_a_stream_until_its_deadline_counts_as_not_sent() {
+    let (server, release) = holding_the_second_response(Settings::streams(1)).await;
     let client = client(&server.url(), http2().with_max_connections(1));
     assert_eq!(within(text(client.get("/first"))).await, "ok");
     let held = tokio::spawn(client.post("/held").send());
@@ -264,18 +270,7 @@ fn times(event: &Line) -> Vec<(&str, &str)> {
 #[tokio::test(start_paused = true)]
 async fn event_at_info_shows_whether_a_slow_call_waited_for_its_connection_or_its_response() {
     let (_clock, (capture, _guard)) = (manual_clock(), Capture::at(LevelFilter::INFO));
-    let release = Arc::new(Notify::new());
-    let released = Arc::clone(&release);
-    let server = Server::raw(Settings::default(), move |number, _| {
-        let released = Arc::clone(&released);
-        async move {
-            if number == 2 {
-                released.notified().await;
-            }
-            reply(200, "ok")
-        }
-    })
-    .await;
+    let (server, release) = holding_the_second_response(Settings::default()).await;
     let address = server.address();
     let connector = service_fn(move |_: http::Uri| async move {
         tokio::time::sleep(millis(200)).await;
