@@ -152,8 +152,9 @@ where
         // Takes the key out of the service. Before the next request, the service must become ready again, with a
         // current key.
         let mut ready = mem::take(&mut self.ready);
-        if let Some((wait, call)) = self.key_wait.take().zip(request.extensions().get::<CallContext>()) {
-            call.add_key_wait(wait.1);
+        if let Some(wait) = self.key_wait.take() {
+            let call = request.extensions().get::<CallContext>();
+            call.inspect(|call| call.add_key_wait(wait.1));
         }
         let (mut credential, mut origins) = (&self.layer.credential, &*self.layer.origins);
         let mut is_member = false;

@@ -90,9 +90,11 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
         _ => true,
     };
     let message = if failed { "call failed" } else { "call completed" };
+    let code = result.ok().and_then(|response| response.code());
+    let stop_reason = ended.filter(is_informative).map(|ended| ended.as_str());
     // Each level needs its own call site, because tracing fixes the level of a call site.
     macro_rules! emit {
-        ($level:expr) => {
+        ($level:expr, [$($result:tt)*], [$($times:tt)*]) => {
             event!(
                 target: CALL,
                 $level,
@@ -105,26 +107,23 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 url.path = TextValue::of(uri.map(Uri::path)).value(),
                 member = routed.map(|(index, _)| index),
                 http.response.status_code = result.ok().map(|response| response.status.as_u16()),
-                rpc.response.status_code = result.ok().and_then(|response| response.code()),
-                error.type = result.err().map(|error| error.kind().as_str()),
-                attempts = attempts,
-                attempt_log = attempts.map(|_| report.attempt_log()),
-                stop_reason = ended.filter(is_informative).map(|ended| ended.as_str()),
+                $($result)*
                 queued_ms = some_millis(summary.queued),
-                backoff_ms = attempts.and_then(|_| some_millis(report.backoff())),
-                elapsed_ms = millis(elapsed),
-                network.protocol.version = attempt.and(result.ok()).and_then(|response| protocol(response.version)),
-                delivery = attempt.and_then(delivery),
-                key_ms = times.and_then(|attempt| some_millis(attempt.key_wait)),
-                resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
-                connect_ms = connect.map(|times| millis(times.connect)),
-                tls_ms = connect.and_then(|times| Some(millis(times.tls?))),
-                connection_wait_ms = times.and_then(|attempt| some_millis(attempt.connection_wait)),
-                response_ms = times.and_then(response_ms),
-                requested_delay_ms = attempt.and_then(|attempt| attempt.requested_delay).map(millis),
+                $($times)*
                 server_request_id = TextValue::of(summary.server_request_id.as_deref()).value(),
                 "{message}"
             )
+        };
+    }
+    macro_rules! emit_at {
+        ($level:expr, $($fields:tt)*) => {
+            match $level {
+                Level::ERROR => emit!(Level::ERROR, $($fields)*),
+                Level::WARN => emit!(Level::WARN, $($fields)*),
+                Level::INFO => emit!(Level::INFO, $($fields)*),
+                Level::DEBUG => emit!(Level::DEBUG, $($fields)*),
+                Level::TRACE => emit!(Level::TRACE, $($fields)*),
+            }
         };
     }
     if !subject.continues {
@@ -135,13 +134,35 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
     }
     // The limiter has the WARN events of its refusals.
     let is_refused = attempts.is_none() && result.is_err_and(Error::is_refusal);
-    match if failed && !is_refused { Level::WARN } else { subject.level } {
-        Level::ERROR => emit!(Level::ERROR),
-        Level::WARN => emit!(Level::WARN),
-        Level::INFO => emit!(Level::INFO),
-        Level::DEBUG => emit!(Level::DEBUG),
-        Level::TRACE => emit!(Level::TRACE),
+    let level = if failed && !is_refused { Level::WARN } else { subject.level };
+    // Most calls have only the fields that every call has. Each of the other fields costs time even if it is absent:
+    // without this case, a call costs 2 % more instructions at INFO.
+    if !failed && attempts.is_none() && times.is_none() && code.is_none() && stop_reason.is_none() {
+        return emit_at!(level, [], [elapsed_ms = millis(elapsed),]);
     }
+    emit_at!(
+        level,
+        [
+            rpc.response.status_code = code,
+            error.type = result.err().map(|error| error.kind().as_str()),
+            attempts = attempts,
+            attempt_log = attempts.map(|_| report.attempt_log()),
+            stop_reason = stop_reason,
+        ],
+        [
+            backoff_ms = attempts.and_then(|_| some_millis(report.backoff())),
+            elapsed_ms = millis(elapsed),
+            network.protocol.version = attempt.and(result.ok()).and_then(|response| protocol(response.version)),
+            delivery = attempt.and_then(delivery),
+            key_ms = times.and_then(|attempt| some_millis(attempt.key_wait)),
+            resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
+            connect_ms = connect.map(|times| millis(times.connect)),
+            tls_ms = connect.and_then(|times| Some(millis(times.tls?))),
+            connection_wait_ms = times.and_then(|attempt| some_millis(attempt.connection_wait)),
+            response_ms = times.and_then(response_ms),
+            requested_delay_ms = attempt.and_then(|attempt| attempt.requested_delay).map(millis),
+        ]
+    );
 }
 
 /// Emits the event at the end of the call's latest attempt. `only` is `true` if the call makes no other attempt.

@@ -77,8 +77,19 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
     }
     replace_keys().await;
     let has_store_events = lose_and_restore_store().await;
-    let (emitted, mut documented) =
-        (capture.rows(), documented_rows(include_str!("../../src/request_id/mod.rs")));
+    let mut documented = documented_rows(include_str!("../../src/request_id/mod.rs"));
+    // The event of a call is emitted at two places, one of which has fewer fields.
+    let is_part = |(kind, target, level, name, fields): &Row, of: &Row| {
+        (kind, target, level, name) == (&of.0, &of.1, &of.2, &of.3)
+            && fields.len() < of.4.len()
+            && fields.is_subset(&of.4)
+    };
+    let all = capture.rows();
+    let emitted = all
+        .iter()
+        .filter(|row| !all.iter().any(|other| is_part(row, other)))
+        .cloned()
+        .collect::<BTreeSet<_>>();
     assert_eq!(documented.len(), 26);
     if !has_store_events {
         documented.retain(|row| !format!("{row:?}").contains("limiter's store"));
