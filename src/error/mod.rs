@@ -34,7 +34,7 @@ pub(crate) use self::kind::ErrorKind;
 pub(crate) use self::refusal::Delay;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion, take_once};
-#[cfg(feature = "proxy")]
-pub(crate) use self::transport::ProxyRejectedPassword;
 #[cfg(feature = "client")]
 pub(crate) use self::transport::{ConnectError, ConnectPhase};
+#[cfg(feature = "proxy")]
+pub(crate) use self::transport::{ProxyRejectedPassword, is_rejected_by_proxy};

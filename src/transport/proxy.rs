@@ -19,7 +19,7 @@ use super::{TransportConfig, connection::Stream};
 use crate::config::text::InlineKey;
 use crate::{
     config::InvalidConfig,
-    error::{BoxError, ProxyRejectedPassword},
+    error::{BoxError, ProxyRejectedPassword, is_rejected_by_proxy},
     uri::{is_loopback, quoted},
 };
 
@@ -102,8 +102,8 @@ impl<'de> serde::Deserialize<'de> for ProxyChoice {
 ///   fails the call.
 /// - The proxy reads a plain `http` request. A stack sends its credential without TLS only after
 ///   [`with_plaintext`](crate::stack::StackBuilder::with_plaintext).
-/// - A proxy that rejects the password (407 or 401) fails the call without a retry, because several logins with a wrong
-///   password can lock an account. The 407 to a plain request is an ordinary response.
+/// - A proxy that rejects the password (407 or 401), or requires one, fails the call without a retry, because several
+///   logins with a wrong password can lock an account. The 407 to a plain request is an ordinary response.
 #[derive(Clone)]
 pub struct Proxy {
     urls: Urls,
@@ -325,14 +325,10 @@ impl Intercept {
     }
 }
 
-/// Marks the error of a proxy that rejects the password. The types of the errors have no public name, so their texts
-/// are compared. If hyper-util changes the texts, the call is retried.
+/// Marks the error of a proxy that rejects the password.
 fn rejected(error: impl Into<BoxError>) -> BoxError {
     let error = error.into();
-    match error.to_string().as_str() {
-        "SOCKS error: credentials not accepted" => ProxyRejectedPassword.into(),
-        _ => error,
-    }
+    if is_rejected_by_proxy(&error.to_string()) { ProxyRejectedPassword.into() } else { error }
 }
 
 /// Adds the default port of the scheme.

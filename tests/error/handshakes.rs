@@ -39,6 +39,11 @@ fn roots(certificate: &CertifiedKey<KeyPair>) -> RootCertStore {
     roots
 }
 
+/// Returns the path of each request. It is long, so that a server can recognize that the request has arrived.
+pub(crate) fn long_path() -> String {
+    format!("/{}", "x".repeat(6_000))
+}
+
 /// A handshake that fails each time.
 pub(crate) struct Case {
     pub(crate) name: &'static str,

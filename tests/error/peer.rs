@@ -37,6 +37,38 @@ pub(crate) async fn read_head(stream: &mut TcpStream) {
     }
 }
 
+/// The reasons of failed name resolutions, and whether each means that the name does not exist.
+pub(crate) const DNS_FAILURES: [(&str, bool); 2] =
+    [("Name or service not known", true), ("Temporary failure in name resolution", false)];
+
+/// Returns the error of the system's resolver with this reason.
+pub(crate) fn unresolved(reason: &str) -> std::io::Error {
+    std::io::Error::other(format!("failed to lookup address information: {reason}"))
+}
+
+/// The scheme of a proxy that does not connect to the server, what it sends, and whether it rejects the credentials.
+pub(crate) const PROXIES: [(&str, &[u8], bool); 9] = [
+    ("http", b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", true),
+    ("http", b"HTTP/1.1 503 Service Unavailable\r\n\r\n", false),
+    ("http", b"SSH-2.0-OpenSSH_9.2\r\n", false),
+    ("http", b"", false),
+    // The proxy accepts a password, but not this one.
+    ("socks5h", &[5, 2, 1, 1], true),
+    // The proxy accepts no password.
+    ("socks5h", &[5, 255], true),
+    // The proxy accepts the password, and the server refuses the connection.
+    ("socks5h", &[5, 2, 1, 0, 5, 5, 0, 1, 0, 0, 0, 0, 0, 0], false),
+    ("socks5h", b"HTTP/1.1 400 Bad Request\r\n\r\n", false),
+    ("socks5h", b"", false),
+];
+
+/// Sends `bytes`, and closes the connection when the client does.
+pub(crate) async fn send(mut stream: TcpStream, bytes: &[u8]) {
+    let _ = stream.write_all(bytes).await;
+    let _ = stream.shutdown().await;
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
 pub(crate) async fn close(mut stream: TcpStream) {
     read_head(&mut stream).await;
     // Closing a socket with unread bytes would reset the connection.

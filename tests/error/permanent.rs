@@ -1,17 +1,18 @@
 //! Tests that a permanent failure is not retried, over each kind of client. The TLS failures come from handshakes with
 //! real servers.
 
-use std::io;
-
-use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::{
+    dns::Name,
+    proxy::{SocksV5, Tunnel},
+};
 use tower_outbound::call::StopReason;
 
-use super::{handshakes::Case, support::certificate::trusting, *};
-
-/// The path of each request. It is long, so that a server can recognize that the request has arrived.
-fn path() -> String {
-    format!("/{}", "x".repeat(6_000))
-}
+use super::{
+    handshakes::{Case, long_path},
+    peer::unresolved,
+    support::certificate::trusting,
+    *,
+};
 
 #[track_caller]
 fn assert_attempts(name: &str, error: &Error, kind: ErrorKind, attempts: usize, stop: StopReason) {
@@ -21,6 +22,11 @@ fn assert_attempts(name: &str, error: &Error, kind: ErrorKind, attempts: usize, 
         (kind, attempts, Some(stop)),
         "{name}: {error:?}"
     );
+}
+
+/// Returns the number of attempts of a call that fails in the same way each time, and why it ends.
+fn attempts_and_stop(is_permanent: bool) -> (usize, StopReason) {
+    if is_permanent { (1, StopReason::NotRetryable) } else { (3, StopReason::Exhausted) }
 }
 
 #[tokio::test]
@@ -33,30 +39,23 @@ async fn clients_do_not_retry_after_a_permanent_tls_failure() {
             }
             let url = case.serve(protocol);
             let client = preset(&url).client_with_transport(trusting(case.trusted())).unwrap();
-            let error = client.get(path()).await.unwrap_err();
+            let error = client.get(long_path()).await.unwrap_err();
             assert_attempts(case.name, &error, ErrorKind::Tls, 1, StopReason::NotRetryable);
         }
         let url = case.serve(b"http/1.1");
         let connector = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(case.client_config());
         let client = legacy::Client::builder(TokioExecutor::new())
             .build(connector.https_only().enable_http1().build());
-        let request = http::Request::get(format!("{url}{}", path())).body(no_body()).unwrap();
+        let request = http::Request::get(format!("{url}{}", long_path())).body(no_body()).unwrap();
         let error = quick_retry().layer(client).oneshot(request).await.unwrap_err();
         assert_attempts(case.name, &error, ErrorKind::Tls, 1, StopReason::NotRetryable);
     }
 }
 
-/// Returns the error of the system's resolver with this reason.
-fn unresolved(reason: &str) -> io::Error {
-    io::Error::other(format!("failed to lookup address information: {reason}"))
-}
-
 #[tokio::test]
 async fn clients_retry_a_temporary_dns_failure_but_not_an_unknown_name() {
-    for (reason, attempts, stop) in [
-        ("Name or service not known", 1, StopReason::NotRetryable),
-        ("Temporary failure in name resolution", 3, StopReason::Exhausted),
-    ] {
+    for (reason, is_permanent) in peer::DNS_FAILURES {
+        let (attempts, stop) = attempts_and_stop(is_permanent);
         let resolver =
             service_fn(
                 move |_: Name| async move { Err::<std::vec::IntoIter<SocketAddr>, _>(unresolved(reason)) },
@@ -73,6 +72,26 @@ async fn clients_retry_a_temporary_dns_failure_but_not_an_unknown_name() {
         let error =
             quick_retry().layer(custom).oneshot(request("http://nowhere.test", no_body())).await.unwrap_err();
         assert_attempts("custom", &error, ErrorKind::Dns, attempts, stop);
+    }
+}
+
+/// The error of hyper-util's connector for a proxy has no public type, so the test gets it from the connector.
+#[tokio::test]
+async fn client_over_a_connector_of_hyper_util_retries_unless_the_proxy_rejects_the_credentials() {
+    for (scheme, sent, is_rejection) in peer::PROXIES {
+        let address = peer::serve(move |stream| peer::send(stream, sent));
+        let (proxy, tcp) = (format!("http://{address}").parse().unwrap(), HttpConnector::new());
+        let connector = match scheme {
+            "http" => BoxCloneSyncService::new(Tunnel::new(proxy, tcp).map_err(BoxError::from)),
+            _ => {
+                let socks = SocksV5::new(proxy, tcp).with_auth("ann".to_owned(), "wrong".to_owned());
+                BoxCloneSyncService::new(socks.map_err(BoxError::from))
+            }
+        };
+        let error = error_of_layers("http://api.test", connector, false, no_body).await;
+        let (attempts, stop) = attempts_and_stop(is_rejection);
+        let name = format!("{scheme} {}", sent.escape_ascii());
+        assert_attempts(&name, &error, ErrorKind::Connect, attempts, stop);
     }
 }
 

@@ -26,6 +26,7 @@ async fn wrong_password_of_a_proxy_causes_one_login_and_appears_in_no_error_or_l
     let http = Server::quick(Settings::default()).await;
     for (given, scheme) in [
         (None, "http"),
+        (None, "socks5"),
         (Some((USER, "wr0ng-s3cret-in-tests")), "http"),
         (Some((USER, "wr0ng-s3cret-in-tests")), "socks5"),
     ] {

@@ -283,9 +283,16 @@ fn is_unknown_name(text: &str) -> bool {
     TEXTS.iter().any(|unknown| text.contains(unknown))
 }
 
-/// Returns whether a proxy has rejected the user or the password. The types of hyper-util's errors have no public name.
-fn is_rejected_by_proxy(text: &str) -> bool {
-    ["tunnel error: proxy authorization required", "SOCKS error: credentials not accepted"].contains(&text)
+/// Returns whether a proxy has rejected the user or the password, or requires them. The types of hyper-util's errors have
+/// no public name, so their texts are compared. If hyper-util changes the texts, the call is retried.
+pub(crate) fn is_rejected_by_proxy(text: &str) -> bool {
+    const TEXTS: [&str; 3] = [
+        "tunnel error: proxy authorization required",
+        "SOCKS error: credentials not accepted",
+        // The proxy accepts none of the offered methods: it requires a password, or never accepts one.
+        "SOCKS error: server does not support user/pass authentication",
+    ];
+    TEXTS.contains(&text)
 }
 
 /// Returns whether another TLS handshake would fail, too: see `is_lasting`. The text comes from OpenSSL below

@@ -27,16 +27,16 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(50);
 /// A timeout that leaves enough time for the other events of the test, even on a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A DNS resolver that finds no name, or never responds.
+/// A DNS resolver that fails like the system's with this reason, or never responds.
 enum FailingResolver {
-    Unknown,
+    Fails(&'static str),
     Silent,
 }
 
 impl Resolve for FailingResolver {
     fn resolve(&self, _: Name) -> Resolving {
-        match self {
-            Self::Unknown => Box::pin(async { Err::<Addrs, _>(BoxError::from("no such name")) }),
+        match *self {
+            Self::Fails(reason) => Box::pin(async move { Err::<Addrs, _>(peer::unresolved(reason).into()) }),
             Self::Silent => Box::pin(std::future::pending()),
         }
     }
@@ -55,24 +55,25 @@ async fn call_and_fail(
     (error, outcomes, report.stop_reason())
 }
 
+fn resolving(resolver: FailingResolver) -> reqwest::ClientBuilder {
+    builder().dns_resolver(std::sync::Arc::new(resolver))
+}
+
 #[tokio::test]
-async fn dns_failure_and_dns_timeout_count_as_not_sent() {
+async fn dns_failure_and_dns_timeout_count_as_not_sent_and_only_an_unknown_name_is_not_retried() {
     for method in METHODS {
-        for (builder, kind) in [
-            (builder().dns_resolver(std::sync::Arc::new(FailingResolver::Unknown)), ErrorKind::Dns),
-            (
-                builder()
-                    .dns_resolver(std::sync::Arc::new(FailingResolver::Silent))
-                    .connect_timeout(SHORT_TIMEOUT),
-                ErrorKind::ConnectTimeout,
-            ),
-        ] {
+        let failures = peer::DNS_FAILURES.map(|(reason, is_permanent)| {
+            (resolving(FailingResolver::Fails(reason)), ErrorKind::Dns, is_permanent)
+        });
+        let silent = resolving(FailingResolver::Silent).connect_timeout(SHORT_TIMEOUT);
+        for (builder, kind, is_permanent) in
+            failures.into_iter().chain([(silent, ErrorKind::ConnectTimeout, false)])
+        {
             let (error, outcomes, stop_reason) =
                 call_and_fail(builder, &method, "http://api.example.com/").await;
-            assert_eq!(
-                (&outcomes[..], stop_reason),
-                (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted))
-            );
+            let (attempts, expected) =
+                if is_permanent { (1, StopReason::NotRetryable) } else { (3, StopReason::Exhausted) };
+            assert_eq!((outcomes, stop_reason), (vec![Outcome::NotSent; attempts], Some(expected)));
             assert_eq!((error.is_service(), error.kind()), (true, kind), "{error:?}");
         }
     }
@@ -94,8 +95,7 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
         }
     }
     // A DNS timeout has the outcome `Timeout`, too, because reqwest's error does not state what timed out.
-    let unresolved =
-        builder().dns_resolver(std::sync::Arc::new(FailingResolver::Silent)).timeout(SHORT_TIMEOUT);
+    let unresolved = resolving(FailingResolver::Silent).timeout(SHORT_TIMEOUT);
     let (error, outcomes, _) = call_and_fail(unresolved, &Method::POST, "http://api.example.com/").await;
     assert_eq!(outcomes, [Outcome::Timeout], "{error:?}");
 
