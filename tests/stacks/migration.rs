@@ -2,10 +2,23 @@
 //! the requests.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::time::Duration;
+#[allow(dead_code, reason = "the servers of another test binary")]
+#[path = "../error/peer.rs"]
+mod peer;
 
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{Extensions, HeaderName, Method};
+use reqwest_012::redirect::Policy;
+use reqwest_middleware_04::{ClientBuilder, Error::Middleware as OfMiddleware, Middleware, Next};
 use tower_outbound::{
-    ApiKey, Report,
+    ApiKey, Client, Error, ErrorKind, ExponentialBackoff, Quota, Report,
+    auth::KeyPlacement,
+    limit::LocalLimiter,
+    retry::RetryLayer,
     test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
 };
 
@@ -194,4 +207,102 @@ async fn reqwest_012_returns_the_503_of_a_post() {
     assert_eq!(reqwest_012_client::create(&client, &server.url()).await.unwrap(), 503);
     let seen = service.seen();
     assert_eq!((seen.len(), seen[0].header("authorization")), (1, Some("Bearer s3cret")));
+}
+
+/// A stack over reqwest 0.12, with a key in `x-api-key` and a short backoff.
+struct Over012 {
+    http: reqwest_012::ClientBuilder,
+    limiter: LocalLimiter,
+    outer: Noted,
+    inner: Noted,
+}
+
+/// A middleware that notes whether each request has the extension `u8`.
+#[derive(Clone, Default)]
+struct Noted(Arc<Mutex<Vec<bool>>>);
+
+#[async_trait::async_trait]
+impl Middleware for Noted {
+    async fn handle(
+        &self,
+        request: reqwest_012::Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware_04::Result<reqwest_012::Response> {
+        self.0.lock().unwrap().push(extensions.get::<u8>().is_some());
+        next.run(request, extensions).await
+    }
+}
+
+impl Over012 {
+    fn new(redirects: Policy) -> Self {
+        let http = reqwest_012::Client::builder().no_proxy().redirect(redirects);
+        let limiter = LocalLimiter::token_bucket(Quota::per_second(1_000).unwrap());
+        Self { http, limiter, outer: Noted::default(), inner: Noted::default() }
+    }
+
+    /// Sends a request whose attempts may take 100 ms. Returns the error of the stack.
+    async fn send(self, method: Method, url: &str) -> Result<reqwest_012::Response, Error> {
+        let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
+        let stack = Client::builder(url).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
+        let name = HeaderName::from_static("x-api-key");
+        let stack = stack.with_key_placement(KeyPlacement::header(name).unwrap()).with_limiter(self.limiter);
+        let stack = stack.with_retry(RetryLayer::new().with_backoff(backoff)).layer().unwrap();
+        let client = ClientBuilder::new(self.http.build().unwrap())
+            .with(self.outer)
+            .with(outbound::Outbound(stack))
+            .with(self.inner)
+            .build();
+        let request = client.request(method, url).timeout(Duration::from_millis(100));
+        match request.with_extension(7_u8).send().await {
+            Ok(response) => Ok(response),
+            Err(OfMiddleware(error)) => Err(error.downcast().unwrap()),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Each case is a row of the table in the guide.
+#[tokio::test]
+async fn reqwest_012_retries_as_the_guide_states_and_calls_the_middlewares_in_order() {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let refusing = socket.local_addr().unwrap();
+    let closing = peer::serve(peer::close);
+    let silent = peer::serve(|mut stream| async move {
+        peer::read_head(&mut stream).await;
+        std::future::pending().await
+    });
+    for (name, address, method, kind, attempts) in [
+        ("refused", refusing, Method::POST, ErrorKind::ConnectRefused, 3),
+        ("closed after a POST", closing, Method::POST, ErrorKind::Closed, 1),
+        ("closed after a GET", closing, Method::GET, ErrorKind::Closed, 3),
+        ("timeout of a POST", silent, Method::POST, ErrorKind::Other, 1),
+        ("timeout of a GET", silent, Method::GET, ErrorKind::Other, 3),
+    ] {
+        let stack = Over012::new(Policy::none());
+        let (outer, inner, limiter) = (stack.outer.clone(), stack.inner.clone(), stack.limiter.clone());
+        let error = stack.send(method, &format!("http://{address}")).await.unwrap_err();
+        let report = error.report().unwrap();
+        assert_eq!((error.kind(), report.attempt_count()), (kind, attempts), "{name}: {error:?}");
+        assert!(!error.is_timeout(), "{name}: the docs state that the timeout is not recognized");
+        assert_eq!(*outer.0.lock().unwrap(), [true], "{name}");
+        assert_eq!(*inner.0.lock().unwrap(), vec![true; attempts], "{name}");
+        assert_eq!(limiter.snapshot().granted, u64::try_from(attempts).unwrap(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn reqwest_012_returns_a_redirect_with_policy_none_and_otherwise_sends_the_key_along() {
+    let (target, elsewhere) = server([ScriptedResponse::status(200)]).await;
+    for (policy, status, followed) in [(Policy::none(), 302, 0), (Policy::limited(5), 200, 1)] {
+        let redirect = ScriptedResponse::status(302).with_header("location", &elsewhere.url());
+        let (_, redirecting) = server([redirect]).await;
+        let stack = Over012::new(policy);
+        let limiter = stack.limiter.clone();
+        let response = stack.send(Method::GET, &redirecting.url()).await.unwrap();
+        assert_eq!((response.status().as_u16(), target.calls()), (status, followed));
+        assert_eq!(limiter.snapshot().granted, 1, "the limiter counts only the first request");
+    }
+    assert_eq!(target.seen()[0].header("x-api-key"), Some("s3cret"));
 }
