@@ -283,13 +283,13 @@ fn is_unknown_name(text: &str) -> bool {
     TEXTS.iter().any(|unknown| text.contains(unknown))
 }
 
-/// Returns whether a proxy has rejected the user or the password, or requires them. The types of hyper-util's errors have
-/// no public name, so their texts are compared. If hyper-util changes the texts, the call is retried.
+/// Returns whether a proxy has rejected the password, or requires one. The types of hyper-util's errors have no public
+/// name, so their texts are compared. If hyper-util changes the texts, the call is retried.
 pub(crate) fn is_rejected_by_proxy(text: &str) -> bool {
     const TEXTS: [&str; 3] = [
         "tunnel error: proxy authorization required",
         "SOCKS error: credentials not accepted",
-        // The proxy accepts none of the offered methods: it requires a password, or never accepts one.
+        // The proxy accepts none of the client's methods: it requires a password, or accepts none.
         "SOCKS error: server does not support user/pass authentication",
     ];
     TEXTS.contains(&text)

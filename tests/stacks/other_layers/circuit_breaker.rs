@@ -33,6 +33,7 @@ use super::{
 };
 
 type Settings = CircuitBreakerConfigBuilder;
+type Change = fn(Settings) -> Settings;
 
 /// Converts the breaker's error: an open circuit is marked, and any other error is returned as it is.
 fn unwrap_breaker<E: Into<BoxError>>(error: CircuitBreakerError<E>) -> BoxError {
@@ -193,7 +194,7 @@ async fn each_setting_of_the_guides_table_opens_the_circuit_as_documented() {
         settings.failure_rate_threshold(0.5).sliding_window_duration(Duration::from_secs(3_600))
     };
     let after = |successes: usize, failures: usize| [vec![200; successes], vec![500; failures]].concat();
-    let cases: [(&str, fn(Settings) -> Settings, Vec<u16>, Option<usize>); 11] = [
+    let cases: [(&str, Change, Vec<u16>, Option<usize>); 11] = [
         ("three failures in a row", in_a_row, vec![500; 3], Some(3)),
         ("a success resets the count", in_a_row, vec![500, 500, 200, 500, 500, 500], Some(6)),
         ("a 429 resets the count", in_a_row, vec![500, 500, 429, 500, 500, 500], Some(6)),
