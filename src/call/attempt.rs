@@ -20,8 +20,9 @@ pub struct AttemptReport {
     /// How long this attempt waited for a connection or an HTTP/2 stream. Includes the time to open a connection. Only
     /// the crate's own [`transport`](crate::transport) reports this time.
     pub connection_wait: Duration,
-    /// The times of the connection that was opened for this attempt, or of the last one. `None` if the attempt used an
-    /// open connection.
+    /// The times of the connection that was opened for this attempt, or of the last one. If the connection could not be
+    /// opened, these are the times of the phases that ended before the failure. `None` if the attempt used an open
+    /// connection, or ended while its connection was being opened.
     pub connect: Option<ConnectTimes>,
     /// The time from the start of the call to the moment at which the transport handed the request to a connection.
     /// `None` if the request was not sent, or if the client below the layers does not report it.
@@ -45,14 +46,15 @@ pub struct AttemptReport {
     pub member: Option<usize>,
 }
 
-/// How long it took to open a connection.
+/// How long it took to open a connection. A phase that failed or was not reached has no time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectTimes {
     /// The time to resolve the host name. `None` for an address, and with a custom connector.
     pub resolve: Option<Duration>,
     /// The time to open the TCP connection, or the time of a custom connector. Includes the handshake with a proxy.
-    pub connect: Duration,
+    /// `None` if no connection could be opened.
+    pub connect: Option<Duration>,
     /// The time of the TLS handshake. `None` without TLS.
     pub tls: Option<Duration>,
 }

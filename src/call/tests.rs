@@ -39,7 +39,7 @@ fn deadline_has_passed_from_the_first_nanosecond_after_it() {
 #[test]
 fn second_wait_for_a_connection_keeps_the_times_of_the_opened_connection() {
     let (call, second) = (CallContext::of(&mut Extensions::new()), Duration::from_secs(1));
-    let times = ConnectTimes { connect: second, ..ConnectTimes::default() };
+    let times = ConnectTimes { connect: Some(second), ..ConnectTimes::default() };
     call.start_attempt(clock::now()).unwrap();
     call.add_connection(second, Some(times));
     call.add_connection(second, None);

@@ -116,7 +116,7 @@
 //! |---|---|
 //! | `key_ms` | waiting for a key or a signature, which may read the body first; omitted if the deadline ended the wait |
 //! | `connection_wait_ms` | waiting for a connection or an HTTP/2 stream, including the time to open a connection |
-//! | `resolve_ms`, `connect_ms`, `tls_ms` | opening that connection, unless it was already open |
+//! | `resolve_ms`, `connect_ms`, `tls_ms` | opening that connection, unless it was already open; without the phase that failed |
 //! | `response_ms` | between sending the request and the end of the attempt, including the upload of the request's body |
 //!
 //! Only the crate's own [`transport`](crate::transport) reports the times other than `key_ms`.

@@ -55,7 +55,12 @@ impl Connector {
         scheme: &Scheme,
         authority: &Authority,
     ) -> Result<Connected, ConnectError> {
-        let progress = Progress { phase: Mutex::new(ConnectPhase::Connect), resolved: Arc::default() };
+        let progress = Progress {
+            phase: Mutex::new(ConnectPhase::Connect),
+            started: clock::now(),
+            resolved: Arc::default(),
+            dialed: OnceLock::new(),
+        };
         let uri = Uri::builder().scheme(scheme.clone()).authority(authority.clone()).path_and_query("/");
         let connecting = async { self.open(uri.build()?, &progress).await };
         let connected = tokio::time::timeout(self.timeout, connecting).await;
@@ -65,11 +70,10 @@ impl Connector {
             Err(elapsed) => elapsed.into(),
         };
         let addresses = progress.resolved.get().map_or(&[][..], |resolved| &resolved.addresses);
-        Err(ConnectError::new(progress.phase(), error).with_addresses(addresses))
+        Err(ConnectError::new(progress.phase(), error).with_addresses(addresses).with_times(progress.times()))
     }
 
     async fn open(&self, uri: Uri, progress: &Progress) -> Result<Connected, BoxError> {
-        let started = clock::now();
         #[cfg(feature = "proxy")]
         let stream = match self.proxy.as_ref().and_then(|proxy| proxy.intercept(&uri)) {
             Some(proxy) => {
@@ -82,23 +86,17 @@ impl Connector {
         };
         #[cfg(not(feature = "proxy"))]
         let stream = self.dial(uri.clone(), progress).await?;
-        let dialed = clock::now();
-        let resolved = progress.resolved.get().map(|resolved| resolved.at);
-        #[cfg_attr(not(feature = "rustls"), expect(unused_mut, reason = "only TLS changes the times"))]
-        let mut times = ConnectTimes {
-            resolve: resolved.map(|resolved| resolved.saturating_duration_since(started)),
-            connect: dialed.saturating_duration_since(resolved.unwrap_or(started)),
-            tls: None,
-        };
+        let _ = progress.dialed.set(clock::now());
         if uri.scheme() != Some(&Scheme::HTTPS) {
-            return Ok(Connected { stream, is_http2: false, times });
+            return Ok(Connected { stream, is_http2: false, times: progress.times() });
         }
         #[cfg(feature = "rustls")]
         {
             progress.enter(ConnectPhase::Tls);
+            let started = clock::now();
             let (stream, is_http2) = handshake(Arc::clone(&self.tls), &uri, stream).await?;
-            times.tls = Some(clock::now().saturating_duration_since(dialed));
-            Ok(Connected { stream, is_http2, times })
+            let tls = Some(clock::now().saturating_duration_since(started));
+            Ok(Connected { stream, is_http2, times: ConnectTimes { tls, ..progress.times() } })
         }
         #[cfg(not(feature = "rustls"))]
         Err("https needs the crate's feature `rustls`".into())
@@ -165,7 +163,10 @@ fn host(host: &str) -> &str {
 /// The phase that a new connection has reached.
 struct Progress {
     phase: Mutex<ConnectPhase>,
+    started: Instant,
     resolved: Arc<OnceLock<Resolved>>,
+    /// When the stream to the server was open.
+    dialed: OnceLock<Instant>,
 }
 
 impl Progress {
@@ -177,6 +178,17 @@ impl Progress {
         match *self.phase.lock().unwrap_or_else(PoisonError::into_inner) {
             ConnectPhase::Resolve if self.resolved.get().is_some() => ConnectPhase::Connect,
             phase => phase,
+        }
+    }
+
+    /// Returns the times of the phases before TLS that have ended.
+    fn times(&self) -> ConnectTimes {
+        let resolved = self.resolved.get().map(|resolved| resolved.at);
+        let dialed = self.dialed.get();
+        ConnectTimes {
+            resolve: resolved.map(|resolved| resolved.saturating_duration_since(self.started)),
+            connect: dialed.map(|dialed| dialed.saturating_duration_since(resolved.unwrap_or(self.started))),
+            tls: None,
         }
     }
 }

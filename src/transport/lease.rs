@@ -73,7 +73,7 @@ impl<B: RequestBody> Future for Waiting<B> {
         // The pool sends a result to each waiter that it removes.
         let granted = ready!(Pin::new(&mut self.granted).poll(cx))
             .unwrap_or_else(|lost| Err(ConnectError::new(crate::error::ConnectPhase::Connect, lost)));
-        self.record(granted.as_ref().ok().and_then(|(_, times)| *times));
+        self.record(granted.as_ref().map_or_else(|error| Some(error.times), |(_, times)| *times));
         Poll::Ready(granted.map(|(connection, _)| Lease::new(&self.host, connection)))
     }
 }

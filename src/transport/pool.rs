@@ -141,7 +141,7 @@ impl<B: RequestBody> Host<B> {
     async fn connect(&self, slot: Slot<B>) -> Granted<B> {
         let Connected { stream, is_http2, times } =
             self.connector.connect(&self.target.scheme, &self.target.authority).await?;
-        let failed = |error| ConnectError::new(ConnectPhase::Connect, error);
+        let failed = |error| ConnectError::new(ConnectPhase::Connect, error).with_times(times);
         if !is_http2 && self.config.http != Version::Http2 {
             let (stream, unsent) = Http1Stream::new(stream);
             let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;

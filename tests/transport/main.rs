@@ -8,6 +8,8 @@ mod dead_connections;
 mod decompression;
 mod forwarder;
 mod http1;
+#[cfg(feature = "proxy")]
+mod phase_times;
 mod phases;
 #[cfg(feature = "proxy")]
 mod proxies;

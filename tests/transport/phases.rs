@@ -67,6 +67,9 @@ async fn post_counts_as_not_sent_if_a_time_limit_ends_a_silent_tls_handshake() {
         assert!(error.is_timeout(), "{error:?}");
         for attempt in error.report().unwrap().attempts() {
             assert!(attempt.connection_wait > CONNECT_TIMEOUT / 2, "{attempt:?}");
+            // A timeout of the connection shows the phases that ended.
+            let times = attempt.connect.map(|times| (times.resolve, times.connect.is_some(), times.tls));
+            assert_eq!(times, (connect == CONNECT_TIMEOUT).then_some((None, true, None)), "{attempt:?}");
         }
         // The listener may accept the last connection later.
         within(async {
@@ -155,7 +158,7 @@ async fn report_contains_the_times_of_a_new_connection_only() {
         let tls = times.tls.expect("the connection uses TLS");
         let resolve = times.resolve.expect("the host is a name");
         assert!(tls > Duration::ZERO && resolve > Duration::ZERO, "{times:?}");
-        assert!(attempt.connection_wait >= resolve + times.connect + tls, "{attempt:?}");
+        assert!(attempt.connection_wait >= resolve + times.connect.unwrap() + tls, "{attempt:?}");
         let sent = attempt.sent.expect("the request was sent");
         assert!(sent >= attempt.connection_wait && Some(sent) <= attempt.ended, "{attempt:?}");
         assert_eq!(within(first.bytes()).await.unwrap(), "ok");
@@ -261,7 +264,7 @@ async fn retry_of_a_post_that_was_not_sent_is_the_only_request_although_the_firs
 }
 
 /// Returns the fields of an event that show the times of an attempt.
-fn times(event: &Line) -> Vec<(&str, &str)> {
+pub(crate) fn times(event: &Line) -> Vec<(&str, &str)> {
     let names = ["key_ms", "resolve_ms", "connect_ms", "tls_ms", "connection_wait_ms", "response_ms"];
     names.into_iter().filter_map(|name| Some((name, event.fields.get(name)?.as_str()))).collect()
 }

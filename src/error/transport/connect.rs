@@ -1,6 +1,7 @@
 use std::{error::Error as StdError, fmt, net::IpAddr, sync::Arc};
 
 use super::super::BoxError;
+use crate::call::ConnectTimes;
 
 /// The error of a connection that could not be opened. Several requests may have waited for the connection. The
 /// [`Error`](crate::Error) around it redacts the names in a certificate.
@@ -9,6 +10,8 @@ pub(crate) struct ConnectError {
     phase: ConnectPhase,
     /// The addresses of a resolved name.
     addresses: Arc<[IpAddr]>,
+    /// The times of the phases that ended before the failure.
+    pub(crate) times: ConnectTimes,
     source: Arc<BoxError>,
 }
 
@@ -27,11 +30,20 @@ pub(crate) enum ConnectPhase {
 
 impl ConnectError {
     pub(crate) fn new(phase: ConnectPhase, source: impl Into<BoxError>) -> Self {
-        Self { phase, addresses: Arc::default(), source: Arc::new(source.into()) }
+        Self {
+            phase,
+            addresses: Arc::default(),
+            times: ConnectTimes::default(),
+            source: Arc::new(source.into()),
+        }
     }
 
     pub(crate) fn with_addresses(self, addresses: &[IpAddr]) -> Self {
         Self { addresses: addresses.into(), ..self }
+    }
+
+    pub(crate) fn with_times(self, times: ConnectTimes) -> Self {
+        Self { times, ..self }
     }
 
     /// Returns whether the connection failed before the proxy was connected to the server.

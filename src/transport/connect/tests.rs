@@ -35,6 +35,12 @@ fn addresses(name: Name) -> BoxFuture<io::Result<Addresses>> {
         "two-families.test" => vec!["::1", LIVING],
         "silent.test" => silent.to_vec(),
         "refusing.test" => refusing.to_vec(),
+        "stalled.test" => return Box::pin(std::future::pending()),
+        // The text of glibc.
+        "unknown.test" => {
+            let text = "failed to lookup address information: Name or service not known";
+            return Box::pin(std::future::ready(Err(io::Error::other(text))));
+        }
         "refusing-first.test" if LOOKUPS.fetch_add(1, Relaxed) == 0 => refusing.to_vec(),
         _ => vec![LIVING],
     };
@@ -118,7 +124,7 @@ async fn uses_the_address_that_accepts_within_one_connect_timeout() {
         let response = network.post(host).await.unwrap();
         let attempts = response.report().unwrap().attempts();
         assert_eq!(attempts.len(), 1, "{host}: {attempts:?}");
-        let connect = attempts[0].connect.unwrap().connect;
+        let connect = attempts[0].connect.unwrap().connect.unwrap();
         assert!(connect >= least && connect < TIMEOUT, "{host}: {connect:?}");
     }
     assert_eq!(network.requests.load(Relaxed), 3);
@@ -140,7 +146,27 @@ async fn post_is_not_sent_if_no_address_accepts() {
         for attempt in attempts {
             // Both addresses share the time.
             assert!(attempt.connection_wait < TIMEOUT * 3 / 2, "{host}: {attempt:?}");
+            let times = attempt.connect.unwrap();
+            assert!(times.resolve.is_some(), "{host}: {times:?}");
+            assert_eq!((times.connect, times.tls), (None, None), "{host}");
         }
+    }
+    assert_eq!(network.requests.load(Relaxed), 0);
+}
+
+#[tokio::test]
+async fn retries_post_after_a_stalled_resolver_but_not_after_an_unknown_name() {
+    let network = Network::start().await;
+    for (host, kind, count) in
+        [("stalled.test", ErrorKind::ConnectTimeout, 3), ("unknown.test", ErrorKind::Dns, 1)]
+    {
+        let error = network.post(host).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_processed()), (kind, false), "{error:?}");
+        assert!(format!("{error:#}").contains("the host name could not be resolved"), "{error:#}");
+        let attempts = error.report().unwrap().attempts();
+        assert_eq!(outcomes(&attempts), vec![Some(Outcome::NotSent); count], "{host}");
+        let no_phase_ended = Some(ConnectTimes::default());
+        assert!(attempts.iter().all(|attempt| attempt.connect == no_phase_ended), "{attempts:?}");
     }
     assert_eq!(network.requests.load(Relaxed), 0);
 }
