@@ -4,7 +4,7 @@ use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
 use hyper::{body::Frame, upgrade};
 use tokio::{
-    net::{TcpListener, TcpSocket},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::Barrier,
 };
 use tower_outbound::Body;
@@ -148,6 +148,42 @@ async fn early_response_is_returned_before_the_request_body_ends() {
     // The connection with the unfinished request is not reused.
     assert_eq!(within(client.get("/")).await.unwrap().status(), 413);
     assert_eq!(server.connections(), 2);
+}
+
+/// The client writes to the closed connection before it has read the response.
+#[tokio::test]
+async fn early_response_is_lost_if_the_client_sees_the_reset_of_the_connection_first() {
+    // More than the buffers of the sockets hold.
+    const BODY: usize = 8 * 1024 * 1024;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.set_zero_linger().unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+    });
+    let (open, opened) = mpsc::unbounded_channel();
+    let connector = service_fn(move |_: http::Uri| {
+        let (reader, silent) = tokio::io::duplex(1);
+        open.send(silent).unwrap();
+        async move {
+            let (_, writer) = TcpStream::connect(address).await?.into_split();
+            Ok::<_, io::Error>(tokio::io::join(reader, writer))
+        }
+    });
+    let transport = TransportConfig::new().build_with_connector(connector).unwrap();
+    let stack = builder(&format!("http://{address}")).with_retry(RetryLayer::new().with_replay_limit(BODY));
+    let client = stack.client_with_service(transport).unwrap();
+    let error = within(client.post("/").body(vec![7; BODY])).await.unwrap_err();
+    assert!([ErrorKind::Reset, ErrorKind::Closed].contains(&error.kind()), "{error:?}");
+    let report = error.report().unwrap();
+    assert_eq!((outcomes(report), opened.len()), (vec![Outcome::Failed], 1), "the request is sent once");
+    assert_eq!(report.stop_reason(), Some(StopReason::NotIdempotent));
+    within(serving).await.unwrap();
 }
 
 #[tokio::test]

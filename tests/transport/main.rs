@@ -8,6 +8,7 @@ mod dead_connections;
 mod decompression;
 mod forwarder;
 mod http1;
+mod idle_timeouts;
 #[cfg(feature = "proxy")]
 mod phase_times;
 mod phases;

@@ -163,31 +163,48 @@ async fn no_proxy_hosts_and_loopback_hosts_are_reached_directly() {
 #[tokio::test]
 async fn proxies_of_the_environment_are_used() {
     const URL: &str = "PROXIED_URL";
+    const ROOT: &str = "PROXIED_ROOT";
     if let Ok(url) = std::env::var(URL) {
-        let client = through(builder(&url), TransportConfig::new(), Proxy::from_env().unwrap());
-        assert_eq!(within(text(client.get("/v1"))).await, "ok");
+        let transports = [
+            TransportConfig::new().with_proxy(Proxy::from_env().unwrap()),
+            #[cfg(feature = "serde")]
+            toml::from_str("proxy = 'environment'").unwrap(),
+        ];
+        for transport in transports {
+            let transport = transport.with_root_certificates(std::env::var(ROOT).unwrap().as_bytes());
+            let client = builder(&url).client_with_transport(transport).unwrap();
+            assert_eq!(within(text(client.get("/v1"))).await, "ok");
+        }
         return;
     }
-    let server = Server::quick(Settings::default()).await;
+    // Each child makes a call with the proxy of the setter, and one with that of a file.
+    const CALLS: usize = if cfg!(feature = "serde") { 2 } else { 1 };
+    let certificate = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
+    let http = Server::quick(Settings::default()).await;
+    let https = Server::quick(wire(&certificate, &["h2"])).await;
     let recorded = Recorded::start("http", LOGIN).await;
     let proxy = format!("http://{USER}:{PASSWORD}@{}", recorded.path.address());
-    for (variables, opened) in [
-        (vec![("HTTP_PROXY", proxy.as_str())], 1),
-        (vec![("all_proxy", &proxy)], 2),
-        (vec![("HTTPS_PROXY", &proxy)], 2),
-        (vec![("HTTP_PROXY", &proxy), ("NO_PROXY", HOST)], 2),
+    for (server, variables, opened) in [
+        (&http, vec![("HTTP_PROXY", proxy.as_str())], 1),
+        (&http, vec![("all_proxy", &proxy)], 2),
+        (&http, vec![("HTTPS_PROXY", &proxy)], 2),
+        (&http, vec![("HTTP_PROXY", &proxy), ("NO_PROXY", HOST)], 2),
+        (&https, vec![("HTTPS_PROXY", &proxy)], 3),
+        (&https, vec![("HTTP_PROXY", &proxy)], 3),
     ] {
         let mut child = tokio::process::Command::new(std::env::current_exe().unwrap());
         for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
             child.env_remove(name).env_remove(name.to_lowercase());
         }
         child.args(["proxies::proxies_of_the_environment_are_used", "--exact"]);
-        let output = child.env(URL, server.url_of(HOST)).envs(variables.clone()).output().await.unwrap();
+        child.env(URL, server.url_of(HOST)).env(ROOT, certificate.cert.pem()).envs(variables.clone());
+        let output = child.output().await.unwrap();
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.contains("1 passed"), "{output}");
-        assert_eq!(recorded.path.opened(), opened, "{variables:?}");
+        assert_eq!(recorded.path.opened(), opened * CALLS, "{} {variables:?}", server.url());
     }
-    assert_eq!(server.requests(), 4);
+    assert_eq!((http.requests(), https.requests()), (4 * CALLS, 2 * CALLS));
+    assert_eq!(recorded.seen().matches("CONNECT ").count(), CALLS);
 }
 
 /// Speaks TLS with the client, and forwards to the proxy.
