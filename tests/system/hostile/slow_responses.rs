@@ -84,7 +84,7 @@ fn fetch_json_ends_at_the_deadline_if_the_body_is_slow() {
     }
 }
 
-/// The attempt timeout includes the TLS handshake. The connect timeout of 5 s covers only TCP.
+/// The connect timeout of 5 s covers the TLS handshake, too. The attempt timeout of the first client is shorter.
 #[cfg(feature = "rustls")]
 #[test]
 fn incomplete_tls_handshake_ends_with_the_attempt_timeout() {
