@@ -86,13 +86,17 @@ fn levels(times: &[(u64, u64)], refill: u64, per: u64) -> impl Iterator<Item = u
 impl Sim<'_> {
     /// Runs the script up to a refusal, without the bounds of the refused call. After the refusal, the only further
     /// events are grants. Returns 1 if the call is granted when it is due. Returns 0 if the forecast may be too early,
-    /// or if it is unknown because of another refusal or of the requests in flight.
+    /// or if it is unknown because of another refusal, of a waiter that returned in the same event, of tokens that an
+    /// expired permit returns, or of the requests in flight.
     pub(super) fn check_wait(mut self, refused: &Refused) -> Result<u64, Violation> {
         self.unbounded = Some(refused.caller);
         while self.start != refused.start {
             if !self.step()? {
                 return Ok(0);
             }
+        }
+        if self.returns > refused.returns || self.callers.iter().any(|caller| self.returns_tokens(caller)) {
+            return Ok(0);
         }
         let (due, others) = (refused.due, self.core.snapshot(self.time).refused);
         let granted_at = match self.callers[refused.caller].state {
@@ -113,6 +117,13 @@ impl Sim<'_> {
                 self.callers[refused.caller]
             ))),
         }
+    }
+
+    /// Returns whether a caller has not collected a permit with tokens before it expired.
+    fn returns_tokens(&self, caller: &Caller) -> bool {
+        let State::Woken(ticket) = caller.state else { return false };
+        let Some(Stage::Granted(at)) = self.core.stage(ticket) else { return false };
+        caller.call.tokens.0 > 0 && self.core.is_expired(*at, self.time)
     }
 
     /// Serves the waiters until a time. Each collects its permits immediately. Returns when this waiter gets its own.

@@ -197,10 +197,11 @@ impl Sim<'_> {
         self.close_block();
         self.core.advance(self.time);
         self.collect_woken()?;
-        let is_valid = match self.core.stage(ticket) {
-            Some(Stage::Granted(at)) => !self.core.is_expired(*at, self.time),
-            _ => false,
+        let (is_valid, is_absent) = match self.core.stage(ticket) {
+            Some(Stage::Granted(at)) if self.core.is_expired(*at, self.time) => (false, true),
+            stage => (matches!(stage, Some(Stage::Granted(_))), matches!(stage, Some(Stage::Absent))),
         };
+        self.returns += u64::from(is_absent);
         let was_waiting = matches!(self.callers[caller].state, State::Waiting(_));
         match self.core.status(ticket, self.time) {
             Status::Waiting if was_waiting => {}
@@ -231,7 +232,7 @@ impl Sim<'_> {
     fn refused(&mut self, caller: usize, refusal: &Refusal) {
         self.report.refused += 1;
         let due = self.checks.due(refusal, self.time);
-        self.refused.extend(due.map(|due| Refused { caller, due, start: self.start }));
+        self.refused.extend(due.map(|due| Refused { caller, due, start: self.start, returns: self.returns }));
     }
 
     fn granted(&mut self, caller: usize, grant: Grant, is_new: bool) -> Result<(), Violation> {
@@ -285,7 +286,9 @@ impl Sim<'_> {
             Reply::Accepts => response(Acceptance::Accepted, None),
             Reply::Throttles(pause) => {
                 let shortest = if pause == 0 { self.script.shortest_pause() } else { pause };
-                self.checks.pause(self.time.saturating_add(shortest), self.time);
+                // In a longer pause, probes leave.
+                let certain = shortest.min(self.script.settings.pauses.longest);
+                self.checks.pause(self.time.saturating_add(certain), self.time);
                 response(Acceptance::Throttled, Some(pause).filter(|pause| *pause > 0))
             }
             Reply::Reports(left, seconds) => {

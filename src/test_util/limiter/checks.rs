@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, num::NonZeroU32};
 use super::{
     bounds::Window,
     callers::{Caller, State, Tokens, Violation, violation_if},
-    script::Script,
+    script::{Call, Reply, Script},
 };
 use crate::limit::core::{Block, Core, Grant, Rule, Stage};
 use crate::{
@@ -60,20 +60,23 @@ impl Checks {
     pub(super) fn new(script: &Script) -> Self {
         let windows = || script.requests().map(Window::new).collect();
         let costliest = script.calls().map(|call| call.cost.get()).max().unwrap_or(1);
-        // Forecasts are too inexact for a check if a rate is learned, or if priorities share the permits.
+        // Forecasts are too inexact for a check if a rate is learned, or if priorities share the permits. The probes of a
+        // long pause leave before its stated end, which is the forecast.
         let is_learned = script.settings.rule == Rule::Learned;
         let is_paced = script.settings.rule == Rule::PacedWindow;
-        let has_reports = script.calls().any(|call| matches!(call.reply, super::Reply::Reports(..)));
+        let has_reports = script.calls().any(|call| matches!(call.reply, Reply::Reports(..)));
         let most_tokens = script.tokens().map_or(u32::MAX, Quota::limit);
         let has_upper_bounds =
             script.calls().all(|call| call.tokens.1 <= call.tokens.0 && call.tokens.1 <= most_tokens);
+        let longest = script.settings.pauses.longest;
+        let is_long = |call: &Call| matches!(call.reply, Reply::Throttles(pause) if pause > longest);
         let has_ranks = script.calls().any(|call| call.priority != Priority::Normal);
         Self {
             granted: windows(),
             arrived: windows(),
             keeps_log: script.settings.rule != Rule::TokenBucket,
             is_exact: costliest == 1 && !is_paced && script.quotas.len() < 2 && script.tokens().is_none(),
-            forecasts: !is_learned && !has_ranks && !has_reports,
+            forecasts: !is_learned && !has_ranks && !has_reports && !script.calls().any(is_long),
             waiting: Default::default(),
             joined: 0,
             most_waiters: 0,

@@ -62,6 +62,8 @@ struct Refused {
     due: u64,
     /// The event with the refusal.
     start: Option<Start>,
+    /// How many absent waiters had returned before the refusal.
+    returns: u64,
 }
 
 /// The figures of a simulation.
@@ -107,6 +109,8 @@ pub struct Sim<'a> {
     start: Option<Start>,
     /// The refusals that state a wait.
     refused: Vec<Refused>,
+    /// How many absent waiters have returned to their positions.
+    returns: u64,
     /// The call without bounds in the second run.
     unbounded: Option<usize>,
 }
@@ -128,6 +132,7 @@ impl<'a> Sim<'a> {
             report: Report::default(),
             start: None,
             refused: Vec::new(),
+            returns: 0,
             unbounded: None,
         };
         for (index, step) in script.steps.iter().enumerate() {
