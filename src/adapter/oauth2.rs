@@ -212,7 +212,7 @@ impl ClientCredentials {
                 head.headers.insert(AUTHORIZATION, header.clone());
             }
             if let Some(call) = head.extensions.get::<CallContext>() {
-                secrets.iter().for_each(|secret| call.conceal(secret));
+                secrets.iter().for_each(|secret| call.conceal(secret, false));
             }
             Ok(())
         });

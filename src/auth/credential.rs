@@ -91,7 +91,7 @@ impl KeyCredential {
         if placed.put(request)? {
             // The report then omits a server's request id that contains the key.
             if let Some(call) = request.extensions().get::<CallContext>() {
-                call.conceal(&placed.secret);
+                call.conceal(&placed.secret, self.fixed.is_none());
             }
             return Ok(sent);
         }

@@ -175,8 +175,13 @@ impl CallContext {
     }
 
     /// Records a key that an attempt sends. The report then omits the server's request id if the id contains the key.
-    pub(crate) fn conceal(&self, key: &Secret) {
-        self.0.shared.state().keys.add(key);
+    pub(crate) fn conceal(&self, key: &Secret, may_expire: bool) {
+        self.0.shared.state().keys.add(key, may_expire);
+    }
+
+    /// Returns whether a sensitive header contains a key that an auth layer of this call has added, and that may expire.
+    pub(crate) fn has_expiring_key(&self, headers: &HeaderMap) -> bool {
+        self.0.shared.state().keys.may_expire_in(headers)
     }
 
     /// Returns whether a text contains a key that this call has sent.

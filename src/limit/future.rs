@@ -13,7 +13,9 @@ use super::{
     layer::Settings,
     limiter::SelectLimiter,
     permit::{InFlight, Permit},
-    service::{Expected, InFlightBody, Pending, check_order, complete, settle},
+    service::{
+        Expected, InFlightBody, OuterPermit, Pending, check_order, check_outer_layers, complete, settle,
+    },
 };
 use crate::{
     call::{CallContext, RecordedHead, RequestHead},
@@ -91,10 +93,14 @@ impl<B> Unsent<B> {
     }
 
     /// Returns the request as the inner service expects it.
-    fn whole(&mut self, call: Option<&CallContext>) -> &mut Option<Request<B>> {
+    fn whole(&mut self, call: Option<&CallContext>, permit: &Permit<'_>) -> &mut Option<Request<B>> {
         if let Self::Waiting(recorded, _) = self {
             let (head, body) = take_once(recorded);
-            *self = Self::Whole(Some(head.request(call, body)));
+            let mut request = head.request(call, body);
+            if permit.is_of_quota() {
+                request.extensions_mut().insert(OuterPermit);
+            }
+            *self = Self::Whole(Some(request));
         }
         match self {
             Self::Whole(request) => request,
@@ -186,6 +192,9 @@ where
                     }
                     let mut acquire = settings.limiter.acquire_for(head, &permit_request);
                     let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
+                        if expired.is_none() {
+                            check_outer_layers(&settings.options, head, call);
+                        }
                         // The clock is read only for a request that has to wait.
                         let pending = Pending::new(acquire, call, expired.take());
                         unsent.suspend(Wait::Permit(pending));
@@ -223,7 +232,7 @@ where
                 *unsent = Unsent::COMPLETED;
                 return Poll::Ready(Err(Error::from_readiness(error)));
             }
-            let request = unsent.whole(call);
+            let request = unsent.whole(call, &permit);
             if waited && permit.is_expired() {
                 // The permit has expired unused. The request keeps the ready inner service while it waits for another
                 // permit, because the service might not be ready again by then.

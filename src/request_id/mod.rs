@@ -45,12 +45,15 @@
 //! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended, or the body of its response broke; not the [only attempt](#the-only-attempt-of-a-call) of a call | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `queued_ms` `key_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `stop_reason` |
+//! | `tower_outbound::retry` | warn | a retry repeats a key that may have expired: move the auth layer inside the retry layer | once for each layer, if a request with a replaceable key in a header is retried | `service` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `queued_ms` |
 //! | `tower_outbound::limit` | warn | limiter refused a request | a refusal, at most [once in 10 s](#refused-calls) for each layer | `service` `reason` `unit` `error` `suppressed` |
 //! | `tower_outbound::limit` | debug | limiter refused a request | any other refusal | `service` `reason` `unit` `error` |
 //! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause, or rejected a request without a delay | `service` `member` `pause_ms` `quota` |
 //! | `tower_outbound::limit` | warn | limiter paused by the server beyond the longest pause | once for each such pause | `service` `member` `pause_ms` `probe_after_ms` |
 //! | `tower_outbound::limit` | warn | retries exceed the quota: move the rate limit layer inside the retry layer | once for each layer, if one permit was taken for several attempts | `service` `attempts` |
+//! | `tower_outbound::limit` | warn | requests exceed the quota of an outer rate limit layer: use one layer with limit::Joint | once for each layer, if a request with a permit of an outer quota has waited again | `service` |
+//! | `tower_outbound::limit` | warn | a key may expire during the wait for a permit: move the auth layer inside the rate limit layer | once for each layer, if a request with a replaceable key in a header has waited | `service` |
 //! | `tower_outbound::limit` | debug | limiter learned another rate | an adaptive limiter changed its rate, in requests per second | `service` `rate` `source` |
 //! | `tower_outbound::limit` | warn | limiter's store stopped replying | a query to the store of a shared limiter failed | `error` `state` `retry_in_ms` |
 //! | `tower_outbound::limit` | info | limiter's store replies again | a query succeeded again, after `lost_ms` | `lost_ms` |

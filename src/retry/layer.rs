@@ -80,6 +80,7 @@ impl RetryLayer {
                 replay_limit: DEFAULT_REPLAY_LIMIT,
                 random: Arc::new(Random::from_entropy()),
                 keys: Arc::new(Random::from_entropy()),
+                order_warning: Arc::default(),
             }),
         }
     }

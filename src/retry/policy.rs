@@ -15,6 +15,7 @@ use crate::{
         retry::{Delay, DelayReason, RetryRejected},
     },
     random::Random,
+    telemetry::OrderWarning,
     uuid,
 };
 
@@ -38,6 +39,8 @@ pub(super) struct Policy {
     pub(super) keys: Arc<Random>,
     pub(super) transient: AnyBackoff,
     pub(super) throttled: AnyBackoff,
+    /// The WARN event for a layer that is inside an auth layer.
+    pub(super) order_warning: Arc<OrderWarning>,
 }
 
 type IsIdempotent = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;

@@ -22,6 +22,7 @@ use crate::{
     clock::{self, Instant},
     error::{BoxError, Error, polled_after_completion, take_once},
     policy::retry::is_idempotent,
+    telemetry,
 };
 
 /// The service of [`RetryLayer`](super::RetryLayer).
@@ -214,9 +215,12 @@ where
                         timer.as_mut().reset(*until);
                     }
                     ready!(timer.poll(cx));
-                    let Attempts { head, call, .. } = this.attempts;
-                    let request = Some(head.request(Some(call), take_once(next)));
-                    this.state.set(State::Readying { request, started: false });
+                    let Attempts { head, call, policy, .. } = this.attempts;
+                    let request = head.request(Some(call), take_once(next));
+                    if call.has_expiring_key(request.headers()) {
+                        telemetry::retry_inside_auth(call, &policy.order_warning);
+                    }
+                    this.state.set(State::Readying { request: Some(request), started: false });
                     continue;
                 }
             };

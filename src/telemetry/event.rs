@@ -164,6 +164,39 @@ pub(crate) fn retry_inside_limit(report: &Report, warning: &OrderWarning) {
     });
 }
 
+/// Emits the event for a rate limit layer that is inside another one, once for each layer.
+pub(crate) fn limit_inside_limit(call: Option<&CallContext>, warning: &OrderWarning) {
+    warning.once(|| {
+        warn!(
+            target: LIMIT,
+            service = call.and_then(CallContext::service).as_deref(),
+            "requests exceed the quota of an outer rate limit layer: use one layer with limit::Joint"
+        );
+    });
+}
+
+/// Emits the event for a rate limit layer that is inside an auth layer, once for each layer.
+pub(crate) fn limit_inside_auth(call: &CallContext, warning: &OrderWarning) {
+    warning.once(|| {
+        warn!(
+            target: LIMIT,
+            service = call.service().as_deref(),
+            "a key may expire during the wait for a permit: move the auth layer inside the rate limit layer"
+        );
+    });
+}
+
+/// Emits the event for a retry layer that is inside an auth layer, once for each layer.
+pub(crate) fn retry_inside_auth(call: &CallContext, warning: &OrderWarning) {
+    warning.once(|| {
+        warn!(
+            target: RETRY,
+            service = call.service().as_deref(),
+            "a retry repeats a key that may have expired: move the auth layer inside the retry layer"
+        );
+    });
+}
+
 /// Emits the event for a total timeout that is inside a rate limit layer, once for each layer.
 pub(crate) fn total_timeout_inside_limit(call: &CallContext, warning: &OrderWarning) {
     warning.once(|| {

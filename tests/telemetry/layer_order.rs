@@ -1,5 +1,4 @@
-//! Tests the events for three wrong orders: a rate limit layer outside a retry layer or outside a total timeout, and a
-//! request id layer inside a retry layer.
+//! Tests the events for wrong orders of layers.
 
 use tower::layer::util::Identity;
 
@@ -129,4 +128,98 @@ async fn rate_limit_inside_retry_is_not_reported() {
         }
     }
     assert!(warnings(&capture).is_empty(), "{:?}", warnings(&capture));
+}
+
+const AUTH_OUTSIDE_LIMIT: (&str, &str) =
+    (LIMIT, "a key may expire during the wait for a permit: move the auth layer inside the rate limit layer");
+const AUTH_OUTSIDE_RETRY: (&str, &str) =
+    (RETRY, "a retry repeats a key that may have expired: move the auth layer inside the retry layer");
+const LIMIT_OUTSIDE_LIMIT: (&str, &str) =
+    (LIMIT, "requests exceed the quota of an outer rate limit layer: use one layer with limit::Joint");
+
+fn one_per_second() -> LocalLimiter {
+    LocalLimiter::sliding_window(Quota::per_second(1).unwrap())
+}
+
+/// Returns an auth layer whose key may expire, or that has a fixed key.
+fn auth(may_expire: bool, placement: KeyPlacement) -> AuthLayer {
+    let key = ApiKey::new("k3y").unwrap();
+    let keys: KeySource = match may_expire {
+        true => RefreshingKey::new(move || ready(Ok::<_, BoxError>(FreshKey::new(key.clone())))).into(),
+        false => key.into(),
+    };
+    AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap().with_placement(placement)
+}
+
+/// Sends three requests at once through the layers. Returns the target and the message of each event of level WARN.
+macro_rules! reported {
+    ($capture:expr, $script:expr, $($layer:expr),+) => {{
+        let before = $capture.ours().len();
+        let service = ServiceBuilder::new().layer(RequestIdLayer::new().with_service("rates"));
+        let service = service$(.layer($layer))+.service(ScriptedService::new($script));
+        // Each call drops its response, whose request then leaves the limiter's count of those in flight.
+        let call = || async { service.clone().oneshot(get(URI)).await.unwrap().status() };
+        tokio::join!(call(), call(), call());
+        let events = $capture.ours().split_off(before);
+        for event in &events {
+            assert_eq!((event.level, &*event.fields["service"]), (Level::WARN, "rates"));
+        }
+        events.into_iter().map(|event| (event.target, event.message)).collect::<Vec<_>>()
+    }};
+}
+
+fn owned(events: &[(&str, &str)]) -> Vec<(String, String)> {
+    events.iter().map(|(target, message)| ((*target).to_owned(), (*message).to_owned())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn auth_outside_rate_limit_or_retry_is_reported_once_for_each_layer() {
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
+    let script = [503, 503, 503, 200].map(Status);
+    let (retry, limit) = (RetryLayer::new, || RateLimitLayer::new(one_per_second()));
+    let bearer = || auth(true, KeyPlacement::bearer());
+    for _ in 0..2 {
+        let reported = reported!(capture, script.clone(), bearer(), retry(), limit());
+        assert_eq!(reported, owned(&[AUTH_OUTSIDE_LIMIT, AUTH_OUTSIDE_RETRY]));
+        let reported = reported!(capture, script.clone(), retry(), bearer(), limit());
+        assert_eq!(reported, owned(&[AUTH_OUTSIDE_LIMIT]));
+    }
+    let basic = auth(true, KeyPlacement::basic("ann").unwrap());
+    assert_eq!(reported!(capture, script.clone(), basic, retry()), owned(&[AUTH_OUTSIDE_RETRY]));
+    // These keys do not expire, or the layers do not see them.
+    for (may_expire, placement) in
+        [(false, KeyPlacement::bearer()), (true, KeyPlacement::query("key").unwrap())]
+    {
+        let auth = auth(may_expire, placement);
+        assert_eq!(reported!(capture, script.clone(), auth, retry(), limit()), []);
+    }
+    assert_eq!(reported!(capture, script, retry(), limit(), bearer()), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rate_limit_inside_another_one_is_reported_once_for_each_layer() {
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
+    let limit = RateLimitLayer::new;
+    for _ in 0..2 {
+        let slow = LocalLimiter::sliding_window(Quota::new(1, secs(2)).unwrap());
+        let reported = reported!(capture, [Status(200)], limit(one_per_second()), limit(slow));
+        assert_eq!(reported, owned(&[LIMIT_OUTSIDE_LIMIT]));
+    }
+    // The permit of a limiter without a quota does not expire.
+    let in_flight = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
+    assert_eq!(reported!(capture, [Status(200)], limit(in_flight), limit(one_per_second())), []);
+}
+
+/// All permits expire during the wait for the key. The layer then acquires others, with the same requests.
+#[tokio::test(start_paused = true)]
+async fn renewal_of_a_permit_is_not_reported() {
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
+    let key = || async {
+        tokio::time::sleep(secs(5)).await;
+        Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k3y")?))
+    };
+    let auth = AuthLayer::new(RefreshingKey::new(key), Origin::parse(URI).unwrap()).unwrap();
+    let start = tokio::time::Instant::now();
+    assert_eq!(reported!(capture, [Status(200)], RateLimitLayer::new(one_per_second()), auth), []);
+    assert!(start.elapsed() > secs(7));
 }

@@ -41,7 +41,7 @@ use tower_http::follow_redirect::FollowRedirectLayer;
 use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
+    auth::{AuthLayer, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey},
     limit::{LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,

@@ -7,7 +7,7 @@ const SECOND: HeaderName = HeaderName::from_static("x-second");
 
 fn keys(sent: &[&str]) -> SentKeys {
     let mut keys = SentKeys::default();
-    sent.iter().for_each(|key| keys.add(&Secret::new(key)));
+    sent.iter().for_each(|key| keys.add(&Secret::new(key), false));
     keys
 }
 
