@@ -286,12 +286,13 @@ impl Error {
     /// |---|---|
     /// | `RateLimited`, `TooCostly`, `Auth` | no |
     /// | `NotReady`, `CircuitOpen`, `InvalidRequest` | no, if this crate or the service itself returned the error; yes inside another error |
-    /// | `Dns`, `ConnectRefused`, `ConnectTimeout`, `Connect`, `Tls` | no, if the error [proves](crate::retry#notes) that there was no connection. The errors of [`Client`](crate::Client), hyper-util and reqwest do |
+    /// | `Dns`, `ConnectRefused`, `ConnectTimeout`, `Connect`, `Proxy`, `Tls` | no, if the error [proves](crate::retry#notes) that there was no connection. The errors of [`Client`](crate::Client), hyper-util and reqwest do |
     /// | `AttemptTimeout`, `Deadline` | no, if the attempt waited for a connection, or if the deadline passed before it; otherwise yes |
     /// | `Reset`, `Closed`, `Protocol`, `Body`, `Other` | yes, unless the error [proves](crate::retry#notes) that the request was not sent |
     /// | `BodyTimeout`, a response body that broke | yes |
     /// | a [rejected](crate::call::Delivery#rejected-requests) request, such as a 429 | no |
-    /// | any other response, such as a 401 or a 500 | yes |
+    /// | a 401 after which the call is [resent with another key](crate::retry#after-a-401) | no |
+    /// | any other response, such as the last 401 of a call or a 500 | yes |
     /// | the caller dropped it, or it ended together with the call | yes |
     ///
     /// ```

@@ -1,5 +1,5 @@
-//! Tests which calls prove that the server processed no attempt. Each case is a row of the table in the documentation
-//! of `Error::may_have_been_processed`.
+//! Tests which calls prove that the server processed no attempt. The cases are those of the table in the documentation
+//! of `Error::may_have_been_processed`. The tests of `transport` have the other failures of the network.
 
 use http::Method;
 use tower_outbound::{
@@ -25,6 +25,31 @@ fn error(make: fn() -> BoxError) -> ScriptedResponse {
 async fn failed(builder: StackBuilder, method: Method, script: Vec<ScriptedResponse>) -> Error {
     let client = builder.client_with_service(ScriptedService::new(script)).unwrap();
     client.request(method, "/v1").await.unwrap_err()
+}
+
+#[test]
+fn documentation_has_one_row_for_each_kind() {
+    let (_, kinds) = include_str!("../../src/error/kind.rs").split_once("pub enum ErrorKind {").unwrap();
+    let kinds = kinds.split_once("\n}").unwrap().0.lines().map(str::trim);
+    let kinds: Vec<_> = kinds.filter_map(|line| line.strip_suffix(',')).collect();
+    assert!(kinds.contains(&"Dns") && kinds.contains(&"Other"), "{kinds:?}");
+    let table = include_str!("../../src/error/call.rs").split_once("| how an attempt ended |").unwrap().1;
+    let rows = table.lines().skip(2).map_while(|line| line.trim().strip_prefix("/// | ")?.split_once(" | "));
+    let listed: Vec<_> = rows.flat_map(|(ended, _)| ended.split('`').skip(1).step_by(2)).collect();
+    for kind in kinds {
+        assert_eq!(listed.iter().filter(|listed| **listed == kind).count(), 1, "{kind}: {listed:?}");
+    }
+}
+
+#[cfg(feature = "proxy")]
+#[tokio::test]
+async fn error_of_an_unreachable_proxy_proves_that_nothing_was_sent() {
+    let (_socket, address) = refusing_address();
+    let proxy = tower_outbound::transport::Proxy::new(&format!("http://{address}")).unwrap();
+    let transport = tower_outbound::transport::TransportConfig::new().with_proxy(proxy);
+    let error =
+        preset(URL).client_with_transport(transport).unwrap().post("/").await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_processed()), (Proxy, false), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,6 +96,11 @@ async fn error_of_a_layer_shows_whether_an_earlier_attempt_was_processed() {
     let client = preset(URL).client_with_service(ScriptedService::new([200])).unwrap();
     let error = client.post("//").await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_processed()), (InvalidRequest, false));
+
+    let client = preset(URL).with_quota(Quota::per_minute(1).unwrap());
+    let client = client.client_with_service(ScriptedService::new([200])).unwrap();
+    let error = client.post("/").extension(PermitCost(2.try_into().unwrap())).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_processed()), (TooCostly, false));
 
     let limit = tower_outbound::limit::RateLimitLayer::new(LocalLimiter::without_quota());
     let error = quick_retry().layer(limit.layer(broken())).oneshot(get(URL)).await.unwrap_err();

@@ -9,6 +9,9 @@ use crate::{
     stack::{Pool, pool::PoolLimiter},
 };
 
+/// The description in the error of a file, which has no field for these settings.
+const IN_FILE: &str = "that of the client, because code has set it and a file cannot change it";
+
 impl StackBuilder {
     /// Returns this builder with the limiter of `running`, the builder of a client. Returns an error if a setting that
     /// cannot change differs.
@@ -26,7 +29,8 @@ impl StackBuilder {
             ("pool", "another pool".into(), "a clone of the client's pool, or none if it has none".into())
         } else if !self.has_limiter_of(running) {
             const EXPECTED: &str = "the client's limiter: a clone of the `AnyLimiter` or `LocalLimiter`, or no `with_limiter` if the client was built without it";
-            ("limiter", "another limiter".into(), EXPECTED.into())
+            let error = InvalidConfig::new("limiter", "another limiter", EXPECTED);
+            return Err(error.at("limit").expecting_in_file(IN_FILE));
         } else if endpoints(self) != endpoints(running) {
             const EXPECTED: &str = "a clone of the client's `Keyed`, or none if the client has none";
             ("endpoint limits", "other limits".into(), EXPECTED.into())
@@ -46,7 +50,7 @@ impl StackBuilder {
             new.has_given_limiter = running.has_given_limiter;
             return Ok(new);
         };
-        Err(InvalidConfig::new(field, value, expected))
+        Err(InvalidConfig::new(field, value, expected).expecting_in_file(IN_FILE))
     }
 
     fn has_limiter_of(&self, running: &Self) -> bool {

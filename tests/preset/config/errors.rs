@@ -179,7 +179,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
 
 /// Asserts that the error of a file names no method of a builder, which the author of the file cannot call.
 #[track_caller]
-fn assert_names_no_method(error: &str) {
+pub(crate) fn assert_names_no_method(error: &str) {
     for part in ["with_", "without_", "::", "()", "struct "] {
         assert!(!error.contains(part), "{error}");
     }

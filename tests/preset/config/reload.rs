@@ -1,8 +1,13 @@
 //! Tests the change of a running client to another configuration.
 
-use tower_outbound::{Client, preset::StackConfig};
+use tower::layer::util::Identity;
+use tower_outbound::{
+    Client,
+    limit::{Keyed, LocalLimiter},
+    preset::StackConfig,
+};
 
-use super::parse_with_defaults;
+use super::{builder, errors::assert_names_no_method, parse_with_defaults};
 
 fn client(text: &str) -> Client {
     parse_with_defaults(text).client().unwrap()
@@ -55,9 +60,26 @@ fn errors_name_the_field_of_the_file_and_keep_the_settings() {
     ] {
         let error = error(&client, text);
         assert!(error.starts_with(expected), "{text}: {error}");
+        assert_names_no_method(&error);
     }
     let same: StackConfig = parse_with_defaults("limit.max_in_flight = 5");
     same.reconfigure(&client).unwrap();
+}
+
+/// A file has no field for what code has added to the client.
+#[test]
+fn errors_about_settings_of_code_name_no_method() {
+    let in_code = "that of the client, because code has set it and a file cannot change it";
+    let keyed = Keyed::new(|_| true, |_| LocalLimiter::without_quota());
+    for (builder, expected) in [
+        (builder("").with_limiter(LocalLimiter::without_quota()), "limit: invalid limiter `another limiter`"),
+        (builder("").with_endpoint_limits(keyed), "invalid endpoint limits `other limits`"),
+        (builder("").with_outer_layer(Identity::new()), "invalid outer layers `0 layers`"),
+    ] {
+        let error = error(&builder.client().unwrap(), "");
+        assert_eq!(error, format!("{expected}: expected {in_code}"));
+        assert_names_no_method(&error);
+    }
 }
 
 #[cfg(feature = "proxy")]
