@@ -17,6 +17,17 @@ use std::{borrow::Cow, fmt};
 /// assert_eq!(error.field(), "quota limit");
 /// assert_eq!(error.value(), "0");
 /// ```
+///
+/// # Which setters fail
+///
+/// - [`StackBuilder`](crate::stack::StackBuilder) and [`TransportConfig`](crate::transport::TransportConfig) are
+///   builders: no setter fails. The last step, such as `client()` or `build()`, returns the error of the first invalid
+///   value.
+/// - Every other type is complete after each step, such as a [`Quota`](crate::Quota), a
+///   [`LocalLimiter`](crate::limit::LocalLimiter) or a layer. A constructor or setter that rejects some values returns
+///   a `Result`. One that accepts every value does not.
+///
+/// A setting of the same name may therefore return a `Result` on a limiter, and none on the builder.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InvalidConfig {
     field: &'static str,

@@ -1,4 +1,4 @@
-//! Checks the direction of the dependencies between the modules of `src`.
+//! Checks the direction of the dependencies between the modules of `src`, and the signatures of setters.
 //!
 //! A dependency is a path that starts with `crate::` outside comments and test code. clippy's `disallowed_methods`
 //! keep clocks out of the modules without side effects.
@@ -85,4 +85,34 @@ fn modules_depend_only_on_earlier_modules_and_layers_on_no_other_layer() {
         }
     });
     assert!(count > 100 && wrong.is_empty(), "{count} dependencies, wrong: {wrong:#?}");
+}
+
+/// The types whose last step, such as `client()`, returns the error of the first invalid value.
+const BUILDERS: &[&str] = &["StackBuilder", "TransportConfig"];
+
+/// Checks the rule in the documentation of `InvalidConfig`: a setter returns a `Result` only if its type is no builder, and no
+/// other type keeps an error for later.
+#[test]
+fn setters_of_builders_return_no_result_and_other_types_keep_no_error() {
+    let (mut wrong, mut count) = (Vec::new(), [0, 0]);
+    each_source(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut |file, code| {
+        for block in code.split("\nimpl").skip(1) {
+            let head = block.split('{').next().unwrap();
+            let is_builder = BUILDERS.iter().any(|builder| head.contains(builder));
+            for setter in block.split("\n    pub fn with").skip(1) {
+                let signature = setter.split("{\n").next().unwrap();
+                let returned = signature.rsplit_once(") -> ").map_or("", |(_, returned)| returned);
+                let is_result = returned.starts_with("Result<");
+                count[usize::from(is_builder)] += 1;
+                if is_builder && is_result {
+                    wrong.push(format!("{file}: with{}", signature.split('(').next().unwrap()));
+                }
+            }
+        }
+        if code.contains(": Option<InvalidConfig>") && !file.starts_with("stack/builder/") {
+            wrong.push(format!("{file} keeps an error"));
+        }
+    });
+    assert!(count.iter().all(|count| *count > 20), "the search finds no setters: {count:?}");
+    assert!(wrong.is_empty(), "these setters break the rule of `InvalidConfig`: {wrong:?}");
 }

@@ -37,7 +37,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// No setter fails. [`layer`](Self::layer) and [`client`](Self::client) return the error of the first invalid value.
+/// No setter fails: see [which setters fail](crate::InvalidConfig#which-setters-fail). [`layer`](Self::layer) and
+/// [`client`](Self::client) return the error of the first invalid value.
 ///
 /// # Features
 ///
