@@ -32,6 +32,10 @@ use crate::{
 /// # Clone
 ///
 /// All clones of the layer, and all services made from them, share the limiter.
+///
+/// # Features
+///
+/// The method `from_config` needs the [feature](crate#features) `serde`.
 #[derive(Debug, Clone)]
 pub struct RateLimitLayer<L> {
     pub(super) settings: Settings<L>,

@@ -54,6 +54,13 @@ use crate::{
 ///
 /// All clones share the quota and the queue. A setter, such as [`with_initial_burst`](Self::with_initial_burst),
 /// returns a new limiter. Call it before the limiter is used or cloned.
+///
+/// # Features
+///
+/// | method | [feature](crate#features) |
+/// |---|---|
+/// | `with_config` | `serde` |
+/// | `with_quanta_clock` | `quanta` |
 #[derive(Clone)]
 pub struct LocalLimiter {
     pub(super) shared: Arc<Shared>,

@@ -43,6 +43,10 @@ use crate::{client::Client, transport::TransportConfig};
 ///
 /// At most one of `api_key`, `api_key_env`, `api_key_file` and `no_credential` may be given.
 ///
+/// # Features
+///
+/// The methods `client` and `reconfigure` and the field `transport` need the [feature](crate#features) `client`.
+///
 /// # Logging the error of a parser
 ///
 /// `Display` of a `toml` error quotes a line of the file. That line may contain a key, for example in an inline table
@@ -69,7 +73,12 @@ pub struct StackConfig {
     attempt_span: AttemptSpanLayer,
     #[cfg(feature = "client")]
     transport: TransportConfig,
+    #[cfg(not(feature = "client"))]
+    #[serde(skip_serializing, rename = "transport")]
+    _transport: WithoutClient,
 }
+
+field_of_feature!("client", WithoutClient);
 
 impl StackBuilder {
     /// Creates a builder from a configuration. Use the builder for settings that need code.

@@ -54,6 +54,16 @@ use crate::{
 /// | `no_proxy` | none: hosts that are reached without the proxy, such as `10.0.0.0/8, example.com` |
 ///
 /// TCP sends small packets without delay (`TCP_NODELAY`).
+///
+/// # Features
+///
+/// Some methods exist only with a [feature](crate#features):
+///
+/// | methods | feature |
+/// |---|---|
+/// | `with_root_certificates`, `without_bundled_roots`, `with_client_certificate` | `rustls` (default) |
+/// | `with_native_roots` | `native-roots` |
+/// | `with_proxy` | `proxy` |
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
@@ -85,7 +95,34 @@ pub struct TransportConfig {
     pub(super) proxy: Option<super::proxy::ProxyChoice>,
     #[cfg(feature = "proxy")]
     pub(super) no_proxy: Option<String>,
+    #[cfg(all(feature = "serde", not(feature = "rustls")))]
+    #[serde(skip_serializing, rename = "bundled_roots")]
+    #[serde(alias = "root_certificates", alias = "client_certificate", alias = "client_key")]
+    _rustls: WithoutRustls,
+    #[cfg(all(feature = "serde", not(feature = "native-roots")))]
+    #[serde(skip_serializing, rename = "native_roots")]
+    _native_roots: WithoutNativeRoots,
+    #[cfg(all(feature = "serde", not(feature = "proxy")))]
+    #[serde(skip_serializing, rename = "proxy", alias = "no_proxy")]
+    _proxy: WithoutProxy,
 }
+
+#[cfg(feature = "serde")]
+field_of_feature!("rustls", WithoutRustls);
+#[cfg(feature = "serde")]
+field_of_feature!("native-roots", WithoutNativeRoots);
+#[cfg(feature = "serde")]
+field_of_feature!("proxy", WithoutProxy);
+
+without_feature!("rustls", "this method needs the feature `rustls` of tower-outbound", TransportConfig {
+    with_root_certificates(P) without_bundled_roots() with_client_certificate(C, K)
+});
+without_feature!("native-roots", "this method needs the feature `native-roots` of tower-outbound", TransportConfig {
+    with_native_roots()
+});
+without_feature!("proxy", "this method needs the feature `proxy` of tower-outbound", TransportConfig {
+    with_proxy(P)
+});
 
 impl TransportConfig {
     /// Creates a configuration with the defaults.
@@ -115,6 +152,12 @@ impl TransportConfig {
             proxy: None,
             #[cfg(feature = "proxy")]
             no_proxy: None,
+            #[cfg(all(feature = "serde", not(feature = "rustls")))]
+            _rustls: WithoutRustls,
+            #[cfg(all(feature = "serde", not(feature = "native-roots")))]
+            _native_roots: WithoutNativeRoots,
+            #[cfg(all(feature = "serde", not(feature = "proxy")))]
+            _proxy: WithoutProxy,
         }
     }
 

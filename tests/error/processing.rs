@@ -47,8 +47,7 @@ async fn error_of_an_unreachable_proxy_proves_that_nothing_was_sent() {
     let (_socket, address) = refusing_address();
     let proxy = tower_outbound::transport::Proxy::new(&format!("http://{address}")).unwrap();
     let transport = tower_outbound::transport::TransportConfig::new().with_proxy(proxy);
-    let error =
-        preset(URL).client_with_transport(transport).unwrap().post("/").await.unwrap_err();
+    let error = preset(URL).client_with_transport(transport).unwrap().post("/").await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_processed()), (Proxy, false), "{error:?}");
 }
 

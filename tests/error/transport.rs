@@ -26,7 +26,8 @@ fn assert_error(name: &str, error: &Error, kind: ErrorKind, message: &str, attem
     assert!(error.is_service(), "{name}: {error:?}");
     assert_eq!(error.is_timeout(), kind == ErrorKind::ConnectTimeout, "{name}: {error:?}");
     assert_eq!(error.report().unwrap().attempt_count(), attempts, "{name}: {error:?}");
-    let is_sent = matches!(kind, ErrorKind::Reset | ErrorKind::Closed | ErrorKind::Protocol | ErrorKind::Body);
+    let is_sent =
+        matches!(kind, ErrorKind::Reset | ErrorKind::Closed | ErrorKind::Protocol | ErrorKind::Body);
     assert_eq!(error.may_have_been_processed(), is_sent, "{name}: {error:?}");
     let after = if attempts > 1 { format!(" after {attempts} attempts") } else { String::new() };
     let id = error.request_id().unwrap();

@@ -45,8 +45,17 @@ fn compiler_message_explains_each_mistake() {
     assert!(missing.is_empty(), "missing compiler messages: {missing:#?}\n{messages}");
 }
 
-/// Calls the methods of the feature `json`.
-const JSON: &str = "
+/// Calls methods of absent features, each on a line of its own. The last one has a type of this crate as its argument.
+const ABSENT: &str = "
+use tower_outbound::{stack::StackBuilder, transport::TransportConfig};
+pub fn build(builder: StackBuilder, transport: TransportConfig) {
+    let _ = builder.clone().with_decompression();
+    let _ = builder.reqwest(());
+    let _ = transport.clone().with_native_roots();
+    let _ = transport.clone().with_client_certificate(b\"\", b\"\");
+    let _ = transport.with_proxy(());
+}
+pub fn configure(config: &tower_outbound::preset::StackConfig) {}
 pub async fn call(client: tower_outbound::Client) -> Option<u8> {
     let response = client.post(\"/\").json(&7).await.ok()?;
     let number: u8 = response.json().await.ok()?;
@@ -76,7 +85,7 @@ fn compiler_message_names_the_absent_feature() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    rustc.stdin.take().unwrap().write_all(JSON.as_bytes()).unwrap();
+    rustc.stdin.take().unwrap().write_all(ABSENT.as_bytes()).unwrap();
     let output = rustc.wait_with_output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
@@ -85,4 +94,9 @@ fn compiler_message_names_the_absent_feature() {
         "{messages}"
     );
     assert!(messages.contains("cargo add tower-outbound --features json"), "{messages}");
+    for feature in ["decompression", "reqwest", "native-roots", "rustls", "proxy"] {
+        let message = format!("this method needs the feature `{feature}` of tower-outbound");
+        assert_eq!(messages.matches(&message).count(), 1, "{messages}");
+    }
+    assert!(messages.contains("the item is gated behind the `serde` feature"), "{messages}");
 }

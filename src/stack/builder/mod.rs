@@ -87,6 +87,13 @@ pub struct StackBuilder {
     pub(crate) outer_layers: super::client_layers::ClientLayers<super::OuterService>,
 }
 
+without_feature!("decompression", "this method needs the feature `decompression` of tower-outbound", StackBuilder {
+    with_decompression()
+});
+without_feature!("reqwest", "this method needs the feature `reqwest` of tower-outbound", StackBuilder {
+    reqwest(C)
+});
+
 impl StackBuilder {
     /// Creates a builder from the base URL of a service.
     ///

@@ -249,13 +249,16 @@ fn construction_errors_name_the_path_of_the_field() {
             .to_string(),
         "transport.root_certificates: invalid root certificates `/no/such/file`: expected a readable file (No such file or directory (os error 2))",
     );
-    #[cfg(not(feature = "rustls"))]
-    for field in ["bundled_roots = true", "root_certificates = 'roots.pem'"] {
-        let message = parse_error(&format!("transport.{field}"));
-        assert!(message.starts_with("unknown field"), "{message}");
+    for (feature, is_enabled, fields) in [
+        ("rustls", cfg!(feature = "rustls"), &["bundled_roots = true", "client_key = 'key.pem'"][..]),
+        ("native-roots", cfg!(feature = "native-roots"), &["native_roots = true"]),
+        ("proxy", cfg!(feature = "proxy"), &["proxy = 'environment'", "no_proxy = '*'"]),
+    ] {
+        for field in fields.iter().filter(|_| !is_enabled) {
+            let expected = format!("this field needs the feature `{feature}` of tower-outbound");
+            assert_eq!(parse_error(&format!("transport.{field}")), expected);
+        }
     }
-    #[cfg(not(feature = "native-roots"))]
-    assert!(parse_error("transport.native_roots = true").starts_with("unknown field"));
     assert_eq!(
         parse("").client().unwrap_err().to_string(),
         "base_url: invalid base url ``: expected an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1",
