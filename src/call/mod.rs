@@ -179,7 +179,7 @@ impl CallContext {
         self.0.shared.state().keys.add(key, may_expire);
     }
 
-    /// Returns whether a sensitive header contains a key that an auth layer of this call has added, and that may expire.
+    /// Returns whether a sensitive header contains a key that an auth layer has added, and that may expire.
     pub(crate) fn has_expiring_key(&self, headers: &HeaderMap) -> bool {
         self.0.shared.state().keys.may_expire_in(headers)
     }

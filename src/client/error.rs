@@ -140,6 +140,10 @@ impl fmt::Display for ResponseError {
         if let Some(status) = self.status {
             write!(f, ", status {status}")?;
         }
+        let attempts = self.report().map_or(0, Report::attempt_count);
+        if attempts > 1 {
+            write!(f, " after {attempts} attempts")?;
+        }
         match self.request_id().as_ref().and_then(|id| id.to_str().ok()) {
             Some(id) => write!(f, ", request id {id}"),
             None => Ok(()),

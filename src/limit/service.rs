@@ -193,8 +193,8 @@ pub(super) fn check_order<R>(options: &Options, outcome: &Result<Response<R>, Er
 #[derive(Clone)]
 pub(super) struct OuterPermit;
 
-/// Called before a request waits for its permit. Emits an event, once for each layer, if a key or the permit of an outer
-/// layer may expire during the wait.
+/// Called before a request waits for its permit. Emits an event, once for each layer, if a key or the permit of an
+/// outer layer may expire during the wait.
 #[inline(never)]
 pub(super) fn check_outer_layers(options: &Options, head: RequestHead<'_>, call: Option<&CallContext>) {
     if extension_beside::<OuterPermit>(call, head.extensions).is_some() {

@@ -99,6 +99,20 @@ async fn status_error_contains_the_request_id_and_an_excerpt_of_the_body() {
     assert_eq!(error.excerpt(), r#"{"error":"no such currency","hint":"ISO\u00204217"}"#);
 }
 
+#[tokio::test(start_paused = true)]
+async fn status_error_shows_the_number_of_several_attempts() {
+    let service = tower_outbound::test_util::ScriptedService::new([503]);
+    let client = Client::builder("https://api.example.com")
+        .unwrap()
+        .without_credential()
+        .client_with_service(service)
+        .unwrap();
+    let error = client.get("/").fetch_text().await.unwrap_err();
+    let expected =
+        "the response is not a success, status 503 Service Unavailable after 3 attempts, request id ";
+    assert!(error.to_string().starts_with(expected), "{error}");
+}
+
 #[tokio::test]
 async fn decode_error_shows_the_position_of_the_invalid_json() {
     let error = error_for(200, r#"{"code":"EUR","value":"much"}"#).await;

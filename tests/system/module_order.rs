@@ -90,8 +90,8 @@ fn modules_depend_only_on_earlier_modules_and_layers_on_no_other_layer() {
 /// The types whose last step, such as `client()`, returns the error of the first invalid value.
 const BUILDERS: &[&str] = &["StackBuilder", "TransportConfig"];
 
-/// Checks the rule in the documentation of `InvalidConfig`: a setter returns a `Result` only if its type is no builder, and no
-/// other type keeps an error for later.
+/// Checks the rule in the documentation of `InvalidConfig`: a setter returns a `Result` only if its type is no
+/// builder, and no other type keeps an error for later.
 #[test]
 fn setters_of_builders_return_no_result_and_other_types_keep_no_error() {
     let (mut wrong, mut count) = (Vec::new(), [0, 0]);

@@ -84,11 +84,12 @@ async fn completed_calls_are_logged_at_the_configured_level_and_failed_calls_at_
 #[tokio::test(start_paused = true)]
 async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
     const LATER: Scripted = Headers(429, &[("retry-after", "90")]);
+    const NEVER: Scripted = Headers(429, &[("x-should-retry", "false")]);
     const TOO_LATE: Scripted = Headers(429, &[("retry-after", "999")]);
     let (warn, info) = (Level::WARN, Level::INFO);
     // A status, or an error type without digits.
     type Case<'a> = (&'a [Scripted], &'a str, Level, &'a str, usize, Option<&'a str>);
-    let cases: [Case<'_>; 17] = [
+    let cases: [Case<'_>; 18] = [
         (&[Status(204)], "GET", info, "204", 1, None),
         (&[Status(304)], "GET", info, "304", 1, None),
         (&[Status(101)], "GET", info, "101", 1, None),
@@ -99,6 +100,7 @@ async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
         (&[Status(503)], "GET", warn, "503", 3, Some("exhausted")),
         (&[Status(503)], "POST", warn, "503", 1, Some("not_idempotent")),
         (&[Status(429)], "GET", warn, "429", 3, Some("exhausted")),
+        (&[NEVER], "GET", warn, "429", 1, Some("not_retryable")),
         (&[Status(408)], "POST", warn, "408", 1, Some("not_idempotent")),
         (&[TOO_LATE], "GET", warn, "429", 1, Some("requested_delay_too_long")),
         (&[LATER], "GET", warn, "429", 1, Some("deadline")),
