@@ -179,19 +179,19 @@ async fn auth_outside_rate_limit_or_retry_is_reported_once_for_each_layer() {
     let (retry, limit) = (RetryLayer::new, || RateLimitLayer::new(one_per_second()));
     let bearer = || auth(true, KeyPlacement::bearer());
     for _ in 0..2 {
-        let reported = reported!(capture, script.clone(), bearer(), retry(), limit());
+        let reported = reported!(capture, script, bearer(), retry(), limit());
         assert_eq!(reported, owned(&[AUTH_OUTSIDE_LIMIT, AUTH_OUTSIDE_RETRY]));
-        let reported = reported!(capture, script.clone(), retry(), bearer(), limit());
+        let reported = reported!(capture, script, retry(), bearer(), limit());
         assert_eq!(reported, owned(&[AUTH_OUTSIDE_LIMIT]));
     }
     let basic = auth(true, KeyPlacement::basic("ann").unwrap());
-    assert_eq!(reported!(capture, script.clone(), basic, retry()), owned(&[AUTH_OUTSIDE_RETRY]));
+    assert_eq!(reported!(capture, script, basic, retry()), owned(&[AUTH_OUTSIDE_RETRY]));
     // These keys do not expire, or the layers do not see them.
     for (may_expire, placement) in
         [(false, KeyPlacement::bearer()), (true, KeyPlacement::query("key").unwrap())]
     {
         let auth = auth(may_expire, placement);
-        assert_eq!(reported!(capture, script.clone(), auth, retry(), limit()), []);
+        assert_eq!(reported!(capture, script, auth, retry(), limit()), []);
     }
     assert_eq!(reported!(capture, script, retry(), limit(), bearer()), []);
 }
