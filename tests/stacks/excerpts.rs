@@ -49,3 +49,13 @@ fn each_ignored_code_block_is_compiled_in_a_test_file() {
     }
     assert!(count > 8, "only {count} code blocks marked `ignore` were found");
 }
+
+/// rustdoc compiles these settings, and `llm` runs them. The page imports more.
+#[test]
+fn guide_shows_the_settings_that_the_llm_tests_run() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = text(&here.join("../../src/guide/llm_services.md"));
+    for paragraph in text(&here.join("llm/service.rs")).split("\n\n").skip(3) {
+        assert!(page.contains(paragraph.trim()), "the guide does not show this code:\n{paragraph}");
+    }
+}

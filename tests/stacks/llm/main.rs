@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod anthropic;
+mod callers;
 mod gen_ai;
 mod openai;
 mod permanent;
 mod rig;
+mod server;
 mod service;
 
 use std::{
@@ -126,7 +128,7 @@ impl Drop for Folder {
     }
 }
 
-fn completion(text: &str, tokens: u32) -> ScriptedResponse {
+fn completion_body(text: &str, tokens: u32) -> String {
     let body = serde_json::json!({
         "id": "chat-1", "object": "chat.completion", "created": 1, "model": "example",
         "choices": [{
@@ -134,7 +136,12 @@ fn completion(text: &str, tokens: u32) -> ScriptedResponse {
         }],
         "usage": { "prompt_tokens": tokens - 1, "completion_tokens": 1, "total_tokens": tokens },
     });
-    ScriptedResponse::status(200).with_header("content-type", "application/json").with_body(body.to_string())
+    body.to_string()
+}
+
+fn completion(text: &str, tokens: u32) -> ScriptedResponse {
+    let body = completion_body(text, tokens);
+    ScriptedResponse::status(200).with_header("content-type", "application/json").with_body(body)
 }
 
 fn event(choices: serde_json::Value, usage: serde_json::Value) -> String {
@@ -150,11 +157,16 @@ fn text_event(text: &str, end: Option<&str>) -> String {
     event(serde_json::json!([choice]), serde_json::Value::Null)
 }
 
+/// Returns the last events of a stream.
+fn usage_events(tokens: u32) -> String {
+    let usage =
+        serde_json::json!({ "prompt_tokens": tokens - 1, "completion_tokens": 1, "total_tokens": tokens });
+    event(serde_json::json!([]), usage) + "data: [DONE]\n\n"
+}
+
 /// Returns a stream of "hello" with its usage of 321 tokens.
 fn completion_events() -> String {
-    let usage = serde_json::json!({ "prompt_tokens": 300, "completion_tokens": 21, "total_tokens": 321 });
-    let end = event(serde_json::json!([]), usage);
-    [text_event("hel", None), text_event("lo", Some("stop")), end, "data: [DONE]\n\n".to_owned()].concat()
+    [text_event("hel", None), text_event("lo", Some("stop")), usage_events(321)].concat()
 }
 
 fn stream(events: String) -> ScriptedResponse {
