@@ -603,6 +603,20 @@ async fn callers_with_inexact_estimates_use_the_tokens_with_few_rejections() {
     }
 }
 
+/// The guide's page `llm_services` states these figures.
+#[tokio::test(start_paused = true)]
+async fn larger_requests_leave_more_of_the_tokens_unused() {
+    for (amount, expected) in [(250, 98), (1_750, 86)] {
+        let (limiter, start, mut used) = (LocalLimiter::paced_window(tokens(10_000)), Instant::now(), 0);
+        while start.elapsed() < seconds(3_600) {
+            let mut permit = limiter.acquire_with(&requesting(amount)).await.unwrap();
+            permit.mark_sent(Instant::now());
+            used += amount;
+        }
+        assert_eq!(used / 6_000, expected, "percent of the tokens of an hour");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiter_from_before_the_first_quota_of_its_unit_takes_its_amount() {
     let requests = Quota::per_minute(1).unwrap().without_margin();
