@@ -177,7 +177,7 @@ async fn adaptive_limiter_learns_the_tokens_per_minute() {
     for (style, least, most, unit) in [
         (Style::OpenAi, 95.0, 0.5, Some(Unit::Tokens)),
         (Style::Anthropic, 95.0, 0.5, Some(Unit::InputTokens)),
-        (Style::Bare, 85.0, 1.0, None),
+        (Style::Bare, 85.0, 0.5, None),
     ] {
         let limiter = LocalLimiter::adaptive([]);
         let (used, rejected) = use_tokens(&limiter, style, 35, 50).await;
@@ -189,6 +189,35 @@ async fn adaptive_limiter_learns_the_tokens_per_minute() {
         // Rejections because of tokens lower the rate of requests only if the headers do not show the reason.
         let is_throttled = snapshot.learned.is_some_and(|learned| learned.throttled_at.is_some());
         assert_eq!(is_throttled, unit.is_none());
+    }
+}
+
+/// Without headers, the amounts of the last requests may have caused a rejection, so it lowers the rate less, and a raise
+/// takes more requests.
+#[tokio::test(start_paused = true)]
+async fn requests_with_amounts_of_an_unknown_unit_lower_and_raise_the_rate_more_slowly() {
+    for (amount, expected) in [(0, (0.7, 80)), (1_000, (0.75, 120))] {
+        let limiter = LocalLimiter::adaptive([]);
+        let respond = async |status| {
+            let mut permit = limiter.acquire_with(&costly(amount)).await.unwrap();
+            permit.mark_sent(Instant::now());
+            sleep(millis(100)).await;
+            permit.complete(&ResponseInfo::new(status, &HeaderMap::new()));
+            limiter.snapshot().learned.map_or(0.0, |learned| learned.rate())
+        };
+        for _ in 0..20 {
+            respond(StatusCode::OK).await;
+        }
+        respond(StatusCode::TOO_MANY_REQUESTS).await;
+        let before = respond(StatusCode::OK).await;
+        let lowered = respond(StatusCode::TOO_MANY_REQUESTS).await;
+        // The probe.
+        respond(StatusCode::OK).await;
+        let mut number = 0;
+        while respond(StatusCode::OK).await <= lowered {
+            number += 1;
+        }
+        assert_eq!(((100.0 * lowered / before).round() / 100.0, number), expected);
     }
 }
 

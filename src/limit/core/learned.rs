@@ -146,6 +146,9 @@ impl Core {
         if outcome.0 {
             self.limit_amounts();
         }
+        let is_unknown = |unit: &LearnedUnit| unit.learner.rate.is_none() && unit.learner.is_unlimited();
+        let is_mixed = self.learned_units().any(is_unknown);
+        self.supply.learner_mut().into_iter().for_each(|learner| learner.is_mixed = is_mixed);
         self.slow_down();
         outcome
     }

@@ -2,8 +2,9 @@
 
 use super::{
     Acceptance, BACK, BLOCK_RUN, BLOCK_STEP, CUT, DOUBLED_WAIT, FIRST_WAIT, GROWTH, LARGEST_STEP,
-    LONGEST_OUTAGE_WAIT, LONGEST_WAIT, LONGEST_WINDOW, LOWEST_PRICE, LearnedFrom, Learner, Observation,
-    PRICES_PER_RUN, Probe, Progress, RUN, Run, SHORTEST_WINDOW, START_STEP, STEP, SURE_STEP, USED,
+    LONGEST_OUTAGE_WAIT, LONGEST_WAIT, LONGEST_WINDOW, LOWEST_PRICE, LearnedFrom, Learner, MIXED_CUT,
+    MIXED_RUN, Observation, PRICES_PER_RUN, Probe, Progress, RUN, Run, SHORTEST_WINDOW, START_STEP, STEP,
+    SURE_STEP, USED,
     observation::{OUTAGE, SECOND, START_RUN},
     server_quotas::{MARGIN, Pace, Usage},
 };
@@ -43,7 +44,8 @@ impl Learner {
             // Without a window, a run with few requests in flight would be too short.
             let least = if slowest.is_none() { progress.each } else { 0 };
             let permits = progress.in_flight.max(least).saturating_add(progress.each);
-            duration >= window.max(prices) && accepted >= RUN.saturating_mul(permits)
+            let run = if self.is_mixed { MIXED_RUN } else { RUN };
+            duration >= window.max(prices) && accepted >= run.saturating_mul(permits)
         };
         if !is_complete {
             return;
@@ -185,7 +187,8 @@ impl Learner {
         // OpenAI's spaced quota.
         let estimate = self.quotas.slowest().filter(|pace| !pace.is_exact).map(Pace::rate);
         let paced = estimate.filter(|paced| rate > 1.0001 * paced).unwrap_or(0.0);
-        self.set(rate.min(clean.max(CUT * rate).max(paced)), LearnedFrom::Throttling);
+        let cut = if self.is_mixed { MIXED_CUT } else { CUT };
+        self.set(rate.min(clean.max(cut * rate).max(paced)), LearnedFrom::Throttling);
         (self.step, self.pacer.burst) = (STEP, 1);
         // Keeps the slow start after a 503 without headers: if it was an outage, the rate must recover fast.
         if self.is_raised || (self.quotas.slowest().is_none() && !is_outage) {
