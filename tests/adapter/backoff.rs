@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Scripted, Scripted::*, ScriptedService, get, millis, secs};
-use backoff::{Clock, backoff::Backoff, exponential};
+use backoff::{Clock, SystemClock, backoff::Backoff, exponential};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
@@ -82,6 +82,13 @@ async fn used_policy_of_the_backoff_crate_is_reset_before_a_call() {
     while used.next_backoff().is_some() {}
     tokio::time::advance(secs(3_600)).await;
     assert_backoff_of_1_2_4_s(from_backoff(used)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_elapsed_time_on_the_system_clock_ignores_tokios_paused_clock() {
+    let layer = limited_only_by(from_backoff(doubling::<SystemClock>(Some(secs(3_600)))));
+    let delays = delays(&layer.with_max_attempts(200).unwrap(), ALWAYS_503).await;
+    assert!(delays.len() == 199 && delays.iter().sum::<Duration>() > secs(3 * 3_600));
 }
 
 #[tokio::test(start_paused = true)]

@@ -194,6 +194,23 @@ async fn a_failed_grpc_call_with_http_status_200_is_labelled_with_its_grpc_code(
 }
 
 #[tokio::test(start_paused = true)]
+async fn labels_show_hosts_in_lower_case_and_unknown_statuses_unchanged() {
+    let (recorder, _guard) = Recorder::enabled();
+    for (uri, status) in [("https://API.Example.com/v1", 299), (URI, 299), (URI, 999)] {
+        let service = AttemptSpanLayer::new().layer(ScriptedService::new([Status(status)]));
+        service.oneshot(get(uri)).await.unwrap();
+    }
+    let row = |status| {
+        format!(
+            "http.client.request.duration http.request.method=GET http.response.status_code={status} \
+             server.address=api.example.com server.port=443"
+        )
+    };
+    let counted = recorder.series().into_iter().map(|(name, values)| (name, values.len()));
+    assert!(counted.eq([(row(299), 2), (row(999), 1)]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_durations_of_a_call_and_of_each_attempt_are_recorded_separately() {
     let (recorder, _guard) = Recorder::enabled();
     let service = stack(&[Delayed(40, 503), Delayed(70, 200)]);

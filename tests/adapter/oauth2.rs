@@ -7,12 +7,13 @@ use tower_outbound::{
     ApiKey, Client, ExponentialBackoff, InvalidConfig, Quota,
     adapter::ClientCredentials,
     auth::{KeyError, KeySource},
+    client::ResponseError,
     limit::LocalLimiter,
     retry::RetryLayer,
     stack::StackBuilder,
 };
 
-use crate::support::server::{Reply, Server, Wire, reply, within};
+use crate::support::server::{Reply, Server, Wire, endless, reply, within};
 
 const SECRET: &str = "s3cret";
 
@@ -182,6 +183,18 @@ async fn token_request_is_resent_after_a_temporary_failure() {
     // The lifetime was a fraction.
     pass(secs(3_601)).await;
     assert_eq!(within(keys.current()).await.unwrap().expose(), "token-5");
+}
+
+#[tokio::test]
+async fn token_response_without_end_is_an_error() {
+    for status in [200, 400] {
+        let server = Server::start(Wire::Http1, move |_, _| async move { Some(endless(status)) }).await;
+        let keys = credentials(&server.url()).into_key_source_with(quick).unwrap();
+        let error = failure(&keys).await;
+        let source = error.source().and_then(|source| source.downcast_ref::<ResponseError>());
+        assert!(source.is_some_and(ResponseError::is_too_large), "{error:?}");
+        assert!(error.to_string().starts_with("could not read the body of the token response"), "{error}");
+    }
 }
 
 #[tokio::test]

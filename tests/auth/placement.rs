@@ -111,6 +111,19 @@ async fn credential_closure_is_called_only_for_requests_to_the_allowed_origin() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn credential_closure_is_called_for_every_attempt() {
+    let count = AtomicU32::new(0);
+    let layer = closure_layer(move |head: &mut Parts| -> Result<(), BoxError> {
+        head.headers.insert("x-key", count.fetch_add(1, Ordering::Relaxed).into());
+        Ok(())
+    });
+    let server = ScriptedService::new([Status(503), Status(503), Status(200)]);
+    (RetryLayer::new(), layer).layer(server.clone()).oneshot(get(URI)).await.unwrap();
+    let keys: Vec<_> = server.seen().iter().map(|seen| seen.head.headers["x-key"].clone()).collect();
+    assert_eq!(keys, ["0", "1", "2"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn failing_credential_closure_ends_the_call_before_sending() {
     let fail = |_: &mut Parts| -> Result<(), BoxError> { Err(Broken.into()) };
     let layer = closure_layer(fail);

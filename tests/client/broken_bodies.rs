@@ -451,6 +451,63 @@ async fn response_headers_forbid_or_delay_the_retry_of_a_broken_body() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rule_sees_the_headers_and_the_error_of_a_response_whose_body_broke() {
+    let retry = RetryLayer::new().with_classify(Never).retry_if(|request, attempt| {
+        assert_eq!((request.extensions.get(), attempt.extension()), (Some(&7_u8), Some(&8_u16)));
+        assert_eq!(attempt.header("x-marked").unwrap(), "1");
+        attempt.status().is_none() && attempt.error.is_some_and(|error| error.kind() == ErrorKind::Reset)
+    });
+    let marked = |_| http::Response::builder().header("x-marked", "1").extension(8_u16);
+    let (client, received) = broken_with(&in_memory().with_retry(retry), 1, marked);
+    // The first decision sees a response, and only the second one an error.
+    assert_eq!(client.get("/v1").extension(7_u8).fetch_text().await.unwrap(), "[1]");
+    assert_eq!(received.lock().unwrap().len(), 2);
+}
+
+/// The resend with the new key does not count as an attempt.
+#[tokio::test(start_paused = true)]
+async fn call_with_a_broken_body_is_resent_once_with_the_new_key_after_a_401() {
+    let number = AtomicUsize::new(0);
+    let keys = RefreshingKey::new(move || {
+        let key = ApiKey::new(format!("k3y-{}", number.fetch_add(1, Relaxed)));
+        ready(key.map(FreshKey::new).map_err(BoxError::from))
+    });
+    let retry = quick_retry().with_max_attempts(2).unwrap();
+    let (client, received) = broken(&in_memory().with_keys(keys).with_retry(retry), 99, &[200, 401, 200]);
+    let error = client.get("/v1").fetch_text().await.unwrap_err();
+    let unauthorized = Outcome::Response(StatusCode::UNAUTHORIZED);
+    let expected = vec![Outcome::Failed, unauthorized, Outcome::Failed];
+    assert_eq!(broken_body(&error), (expected, Some(Exhausted)));
+    let received = received.lock().unwrap();
+    let keys: Vec<_> = received.iter().map(|(_, head)| &head.headers["authorization"]).collect();
+    assert_eq!(keys, ["Bearer k3y-0", "Bearer k3y-0", "Bearer k3y-1"]);
+}
+
+#[cfg(feature = "json")]
+#[tokio::test(start_paused = true)]
+async fn body_that_is_too_large_or_not_json_is_not_retried() {
+    for (body, is_too_large) in [(vec![b' '; Response::MAX_BODY + 1], true), (b"{".to_vec(), false)] {
+        let service = ScriptedService::new([ScriptedResponse::status(200).with_body(body)]);
+        let client = in_memory().client_with_service(service.clone()).unwrap();
+        let error = client.get("/v1").fetch_json::<u8>().await.unwrap_err();
+        assert_eq!((error.is_too_large(), error.decode_error().is_none()), (is_too_large, is_too_large));
+        assert_eq!((service.calls(), outcomes(error.report().unwrap())), (1, vec![OK]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn report_has_no_stop_reason_while_a_broken_body_is_retried() {
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let service = ScriptedService::new([stalled, ScriptedResponse::never()]);
+    let client = in_memory().with_body_idle_timeout(IDLE).client_with_service(service.clone()).unwrap();
+    let response = client.get("/v1").await.unwrap();
+    let report = report(&response).clone();
+    assert_eq!(report.stop_reason(), Some(Success));
+    assert!(tokio::time::timeout(IDLE * 2, response.text()).await.is_err());
+    assert_eq!((service.calls(), report.attempt_count(), report.stop_reason()), (2, 2, None));
+}
+
+#[tokio::test(start_paused = true)]
 async fn broken_body_is_not_retried_after_the_deadline() {
     // The backoff would end after the deadline.
     let second = Duration::from_secs(1);

@@ -113,6 +113,30 @@ async fn call_in_progress_keeps_its_settings_for_its_attempts_and_its_timeouts()
 }
 
 #[tokio::test(start_paused = true)]
+async fn retry_after_a_broken_body_keeps_the_settings_of_the_call() {
+    let stalled = ScriptedResponse::status(200).with_body("a part").with_body_stalled();
+    let service = ScriptedService::new([stalled, ScriptedResponse::status(200).with_body("whole")]);
+    let client = builder("old").with_body_idle_timeout(SECOND).client_with_service(service.clone()).unwrap();
+    let response = client.get("/").await.unwrap();
+    client.reconfigure(&builder("new").with_max_attempts(1)).unwrap();
+    assert_eq!(text(response).await, "whole");
+    assert_eq!(keys(&service), ["old"; 2]);
+}
+
+#[cfg(feature = "json")]
+#[tokio::test(start_paused = true)]
+async fn json_calls_use_the_accept_header_of_the_current_settings() {
+    let service = ScriptedService::new([ScriptedResponse::status(200).with_body("1")]);
+    let csv = builder("key").with_header("accept", "text/csv");
+    let client = csv.client_with_service(service.clone()).unwrap();
+    for (builder, accept) in [(&csv, "text/csv"), (&builder("key"), "application/json")] {
+        client.reconfigure(builder).unwrap();
+        client.get("/").fetch_json::<u32>().await.unwrap();
+        assert_eq!(service.seen().pop().unwrap().header("accept"), Some(accept));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiters_keep_their_order_and_leave_at_the_rate_of_the_new_quota() {
     let service = ok();
     let old = builder("old").with_quota(Quota::new(2, HOUR).unwrap().with_burst(1).unwrap());

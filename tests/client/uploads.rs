@@ -223,3 +223,16 @@ async fn timeout_of_a_request_replaces_the_total_timeout_and_a_deadline_remains_
         assert_eq!((error.kind(), start.elapsed().as_secs()), (ErrorKind::Deadline, ends), "{message}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn retry_of_a_broken_body_keeps_the_timeout_of_the_request() {
+    let second = Duration::from_secs(1);
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    let late = ScriptedResponse::status(200).with_body("whole").with_delay(4 * second);
+    let preset =
+        preset("http://127.0.0.1:9").with_total_timeout(5 * second).with_body_idle_timeout(3 * second);
+    let client = preset.client_with_service(ScriptedService::new([stalled, late])).unwrap();
+    let start = Instant::now();
+    assert_eq!(client.get("/").timeout(20 * second).fetch_text().await.unwrap(), "whole");
+    assert_eq!(start.elapsed().as_secs(), 7);
+}

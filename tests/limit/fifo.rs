@@ -20,6 +20,20 @@ async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
     assert!(wakes <= 2 * WAITERS, "{wakes} wake-ups for {WAITERS} grants");
 }
 
+#[tokio::test(start_paused = true)]
+async fn grant_wakes_only_the_task_that_polled_the_waiter_last() {
+    let bucket = LocalLimiter::token_bucket(one_per_second()).with_initial_burst(0);
+    let waiter = Arc::new(std::sync::Mutex::new(bucket.acquire()));
+    let mut tasks = [(); 2].map(|()| {
+        let waiter = Arc::clone(&waiter);
+        task::spawn(std::future::poll_fn(move |cx| pin!(&mut *waiter.lock().unwrap()).poll(cx)))
+    });
+    tasks.iter_mut().for_each(|task| assert_pending!(task.poll()));
+    advance(seconds(2)).await;
+    yield_now().await;
+    assert_eq!(tasks.each_ref().map(|task| task.is_woken()), [false, true]);
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Creates an acquire future. The future joins the queue at its first poll.

@@ -93,6 +93,21 @@ async fn requests_that_take_more_than_estimated_delay_the_next_ones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pause_is_not_reported_as_a_delay_by_tokens() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    limiter.pause_until(Instant::now() + seconds(10));
+    let refused = limiter.acquire_with(&requesting(100).with_max_wait(seconds(5))).await.unwrap_err();
+    assert_eq!((refused.unit(), refused.wait()), (None, Some(seconds(10))));
+}
+
+#[test]
+fn amounts_of_requests_and_of_requests_in_flight_are_ignored() {
+    let amounts = Amounts::of(Unit::Requests, 5).with(Unit::Concurrency, 5);
+    assert!(amounts.is_empty());
+    assert_eq!(format!("{:?}", amounts.with(Unit::Bytes, 7)), "{\"bytes\": 7}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn returned_amounts_serve_the_waiters_at_once() {
     for limiter in [LocalLimiter::sliding_window(tokens(1_000)), LocalLimiter::paced_window(tokens(1_000))] {
         let settlement = send(&limiter, 1_000);

@@ -215,6 +215,31 @@ async fn download_without_a_strong_etag_starts_again_and_gives_up_after_five_res
 }
 
 #[tokio::test]
+async fn download_starts_again_if_the_content_has_changed_and_fails_after_another_status_or_range() {
+    let server = server(|number, seen| match number {
+        0 => response(seen, 1, 50_000),
+        _ => response(seen, 2, 0),
+    });
+    let server = server.await;
+    let (result, file, etag) = downloaded("changed", &server).await;
+    result.unwrap();
+    assert!(file == content(2));
+    assert_eq!((etag.unwrap().to_str().unwrap(), server.seen().len()), ("\"2\"", 2));
+
+    let reply = |status, range| http::Response::builder().status(status).header("content-range", range);
+    let server = self::server(move |number, seen| match number {
+        0 => response(seen, 1, 50_000),
+        _ => reply(206, "bytes 0-3/9").body(body("part", false)).unwrap(),
+    });
+    let (result, file, _) = downloaded("range", &server.await).await;
+    assert_eq!(result.unwrap_err().to_string(), "unexpected status 206 Partial Content, or range");
+    assert_eq!(file.len(), 150_000);
+    let server = self::server(move |_, _| reply(404, "").body(body("", false)).unwrap());
+    let error = downloaded("status", &server.await).await.0.unwrap_err();
+    assert_eq!(error.downcast_ref::<ResponseError>().unwrap().status().unwrap(), 404);
+}
+
+#[tokio::test]
 async fn upload_opens_the_file_again_for_its_retry() {
     let (mut written, path) = file("upload").await;
     let whole = content(3);

@@ -24,7 +24,7 @@ use tokio_tungstenite::{
     tungstenite::{Error as WsError, Message, handshake::client::generate_key},
 };
 use tower_outbound::{
-    ApiKey, Body, Client, ExponentialBackoff, client::Response, preset, stack::StackBuilder,
+    ApiKey, Body, Client, ExponentialBackoff, Quota, client::Response, preset, stack::StackBuilder,
 };
 
 const KEY: &str = "k3y";
@@ -163,4 +163,23 @@ async fn reconnect_waits_for_the_requested_delay_even_beyond_the_deadline() {
     let left = error.retry_after().unwrap();
     assert!(left + start.elapsed() >= Duration::from_secs(1), "{left:?}");
     assert!(reconnect.failed(&error).unwrap() >= left, "{left:?}");
+}
+
+#[tokio::test]
+async fn handshake_with_a_wrong_key_is_not_retried_and_each_handshake_takes_a_permit() {
+    let (server, preset) = start([Handshake::Accepted { messages: 1 }]).await;
+    let preset = preset.with_quota(Quota::new(1, Duration::from_millis(200)).unwrap());
+    let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
+    let error = program::open(&wrong, "/socket").await.unwrap_err();
+    assert_eq!(error.to_string(), "the server rejected the handshake: 401 Unauthorized");
+    let unauthorized = request_upgrade(&wrong).await;
+    assert_eq!(unauthorized.report().unwrap().attempt_count(), 1);
+    assert_eq!(Reconnect::new(ExponentialBackoff::throttled()).rejected(&unauthorized), None);
+
+    let (client, start) = (preset.client().unwrap(), Instant::now());
+    for _ in 0..3 {
+        open(&client).await;
+    }
+    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
+    assert_eq!(server.requests().len(), 5);
 }

@@ -106,6 +106,22 @@ async fn limiter_logs_a_wait_at_debug_and_a_pause_at_info() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn limiter_logs_a_pause_at_warn_if_it_exceeds_the_longest_pause() {
+    let (capture, _guard) = Capture::at(LevelFilter::INFO);
+    let limiter = LocalLimiter::paced_window(Quota::per_second(10).unwrap().with_burst(5).unwrap());
+    let responses = [Status(429), Headers(429, &[("retry-after", "7200")])];
+    let service = RateLimitLayer::new(limiter).layer(ScriptedService::new(responses));
+    for _ in 0..2 {
+        service.clone().oneshot(get(URI)).await.unwrap();
+    }
+    let events = capture.of(LIMIT);
+    let field = |event: usize, name: &str| &*events[event].fields[name];
+    assert_eq!((events[0].level, field(0, "pause_ms")), (Level::INFO, "1000.0"));
+    assert_eq!((events[1].level, field(1, "pause_ms")), (Level::WARN, "7200000.0"));
+    assert_eq!(field(1, "probe_after_ms"), "3600000.0");
+}
+
+#[tokio::test(start_paused = true)]
 async fn debug_event_of_a_call_with_one_attempt_shows_the_attempt() {
     let throttled = [Headers(429, &[("retry-after", "999"), ("request-id", "theirs")])];
     for (script, fields) in [

@@ -179,3 +179,43 @@ async fn attempt_span_records_that_the_deadline_ended_the_attempt() {
     let fields = &capture.spans("attempt")[0].fields;
     assert_eq!((fields["error.type"].as_str(), fields["otel.status_code"].as_str()), ("deadline", "error"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn attempt_span_records_no_deadline_error_after_a_response() {
+    let (capture, _guard) = Capture::all();
+    let layers = (TotalTimeoutLayer::new(secs(1)).unwrap(), AttemptSpanLayer::new());
+    let mut call = task::spawn(layers.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)));
+    assert!(call.poll().is_ready());
+    tokio::time::advance(secs(2)).await;
+    drop(call);
+    assert!(!capture.spans("attempt")[0].fields.contains_key("error.type"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_during_call_poll_and_drop_are_in_the_attempt_span() {
+    struct LogsOnDrop;
+
+    impl Drop for LogsOnDrop {
+        fn drop(&mut self) {
+            tracing::info!("dropped");
+        }
+    }
+
+    let client = tower::service_fn(|_: http::Request<Content>| {
+        tracing::info!("called");
+        let logs_on_drop = LogsOnDrop;
+        async move {
+            tracing::info!("polled");
+            std::future::pending::<()>().await;
+            drop(logs_on_drop);
+            Ok::<_, std::convert::Infallible>(Response::new(()))
+        }
+    });
+    let (capture, _guard) = Capture::all();
+    let call = (RequestIdLayer::new(), AttemptSpanLayer::new()).layer(client).oneshot(get(URI));
+    assert!(tokio::time::timeout(millis(10), call).await.is_err());
+    let events = capture.lines();
+    let messages: Vec<_> = events.iter().map(|event| event.message.as_str()).collect();
+    assert_eq!(messages, ["called", "polled", "dropped"]);
+    assert!(events.iter().all(|event| event.scope == ["call", "attempt"]), "{events:?}");
+}

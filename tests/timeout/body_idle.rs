@@ -1,6 +1,6 @@
 //! Tests the idle timeout of a response body.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
 
 use crate::support::{millis, secs};
 use bytes::Bytes;
@@ -76,6 +76,15 @@ async fn stalled_body_ends_with_a_timeout_error_and_is_dropped() {
     assert_eq!(Arc::strong_count(&connection), 1, "the stalled body is dropped");
     assert!(body.is_end_stream() && body.size_hint().exact() == Some(0));
     assert!(body.frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_idle_timeout_returns_errors_of_the_body_unchanged() {
+    for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(secs(1))] {
+        let broken = StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(io::Error::other("broken"))]));
+        let error = pass_through(layer, broken).await.frame().await.unwrap().unwrap_err();
+        assert_eq!(error.downcast_ref::<io::Error>().unwrap().to_string(), "broken");
+    }
 }
 
 #[tokio::test(start_paused = true)]

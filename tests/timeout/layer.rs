@@ -25,6 +25,14 @@ fn error_for_a_zero_timeout_names_the_setting() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn total_timeout_does_not_cover_the_response_body() {
+    let slow = tower_outbound::test_util::ScriptedResponse::status(200).with_body("slow");
+    let response = total(secs(1)).layer(ScriptedService::new([slow])).oneshot(get(URI)).await.unwrap();
+    tokio::time::advance(secs(60)).await;
+    assert_eq!(response.into_body().bytes_up_to(9).await.unwrap(), "slow");
+}
+
+#[tokio::test(start_paused = true)]
 async fn response_takes_precedence_over_a_timeout_in_the_same_timer_tick() {
     for_each_layer!(millis(100), |layer| {
         let response = layer.layer(ScriptedService::new([Delayed(100, 200)])).oneshot(get(URI)).await;

@@ -51,7 +51,7 @@ use http_body_util::{Empty, StreamBody};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    sync::{Notify, Semaphore, mpsc, oneshot},
+    sync::{Barrier, Notify, Semaphore, mpsc, oneshot},
     task::{JoinHandle, JoinSet},
     time::Instant,
 };

@@ -62,6 +62,21 @@ async fn connections_of_a_dead_runtime_are_not_reused() {
     }
 }
 
+#[tokio::test]
+async fn requests_of_several_runtimes_share_one_http2_connection() {
+    let server = Server::quick(Settings::http2()).await;
+    let client = builder(&server.url()).client_with_transport(http2()).unwrap();
+    assert_eq!(within(text(client.get("/"))).await, "ok");
+    for _ in 0..3 {
+        let (other, client) = (runtime(), client.clone());
+        let call = other.spawn(async move { text(client.get("/")).await });
+        assert_eq!(within(call).await.unwrap(), "ok");
+        other.shutdown_background();
+    }
+    assert_eq!(within(text(client.get("/"))).await, "ok");
+    assert_eq!((server.connections(), server.requests()), (1, 5));
+}
+
 /// If a connection cannot open because its runtime shuts down, the pool opens one for the next waiter.
 #[test]
 fn runtime_with_thousands_of_waiters_shuts_down_without_stack_overflow() {

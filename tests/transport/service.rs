@@ -250,3 +250,20 @@ async fn requests_that_wait_for_another_permit_leave_their_connections_to_the_ne
     assert!(granted <= CALLS + 20 && opened <= 20, "{granted} permits, {opened} connections");
     assert!(start.elapsed() < millis(12_500), "{:?}", start.elapsed());
 }
+
+/// A layer below the limiter has no slot for a request until its permit has expired.
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_another_permit_leave_their_slots_to_the_next_requests() {
+    let limiter = LocalLimiter::paced_window(Quota::per_second(20).unwrap());
+    let slow = ScriptedResponse::status(200).with_delay(millis(200));
+    let client = builder("http://api.example.com")
+        .with_limiter(limiter.clone())
+        .with_transport_layer(GlobalConcurrencyLimitLayer::new(2))
+        .client_with_service(ScriptedService::new([slow]))
+        .unwrap();
+    let start = Instant::now();
+    let calls = join_all((0..200).map(|_| client.post("/").body("{}").send())).await;
+    assert!(calls.iter().all(|call| call.as_ref().is_ok_and(|response| response.status() == 200)));
+    // Two slots and 200 ms for each request take 20 s.
+    assert!(start.elapsed() < millis(26_000), "{:?}, {:?}", start.elapsed(), limiter.snapshot());
+}

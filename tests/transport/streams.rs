@@ -113,6 +113,25 @@ async fn sixteen_first_calls_over_tls_share_one_handshake() {
     assert_eq!((server.connections(), server.requests()), (1, 16));
 }
 
+#[tokio::test]
+async fn first_calls_over_tls_open_several_connections_if_the_server_has_only_http1() {
+    let certificate = certificate();
+    let all = Arc::new(Barrier::new(4));
+    // The server responds to no request before it has received all four.
+    let server = Server::raw(wire(&certificate, &["http/1.1"]), move |_, _| {
+        let all = Arc::clone(&all);
+        async move {
+            all.wait().await;
+            reply(200, "ok")
+        }
+    })
+    .await;
+    let client = client(&server.url(), trusting(&certificate));
+    let calls = within(join_all((0..4).map(|_| text(client.post("/").body("{}"))))).await;
+    assert_eq!(calls, ["ok"; 4]);
+    assert_eq!((server.connections(), server.requests()), (4, 4));
+}
+
 /// Each connection ends gracefully after 20 requests, while others are in progress.
 #[tokio::test]
 async fn no_post_hangs_or_is_processed_twice_while_connections_are_drained() {
@@ -285,6 +304,24 @@ async fn dropped_call_that_was_just_granted_a_stream_returns_it() {
     permits.add_permits(1);
     assert_eq!(within(text(client.get("/last"))).await, "ok");
     assert_eq!(server.paths(), ["/first", "/held", "/held", "/held", "/last"]);
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn dropped_waiting_calls_free_their_places() {
+    let permits = Arc::new(Semaphore::new(1));
+    let server = gated_server(&permits).await;
+    let client = client(&server.url(), http2().with_max_connections(1));
+    assert_eq!(within(text(client.get("/first"))).await, "ok");
+    let held = tokio::spawn(text(client.get("/held")));
+    within(server.received(2)).await;
+    let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(client.get("/dropped").send())).collect();
+    assert!(waiting.iter_mut().all(|call| call.now_or_never().is_none()));
+    drop(waiting);
+    permits.add_permits(100);
+    assert_eq!(within(held).await.unwrap(), "ok");
+    within(join_all((0..4).map(|_| text(client.get("/after"))))).await;
+    assert_eq!(server.paths(), ["/first", "/held", "/after", "/after", "/after", "/after"]);
     assert_eq!(server.connections(), 1);
 }
 

@@ -152,3 +152,13 @@ async fn broken_body_is_not_stored_under_an_etag() {
     assert_eq!(cache.get(&client, "/rates").await.unwrap().1, "new");
     server.await.unwrap();
 }
+
+/// The first attempt changed the resource, so its ETag no longer matches.
+#[tokio::test]
+async fn retried_conditional_put_returns_412_although_the_first_attempt_was_processed() {
+    let (service, server) = server([502, 412]).await;
+    let client = builder(&server).client().unwrap();
+    let response = client.put("/orders/7").header("if-match", "\"a\"").body("{}").await.unwrap();
+    assert_eq!(response.status(), StatusCode::PRECONDITION_FAILED);
+    assert_eq!((response.report().unwrap().attempt_count(), service.calls()), (2, 2));
+}

@@ -117,6 +117,16 @@ async fn page_is_requested_only_when_the_caller_polls() {
 }
 
 #[tokio::test]
+async fn stream_of_pages_ends_after_an_error() {
+    let (service, server) =
+        server([linked("</n?page=2>; rel=\"next\"", &value!([1])), ScriptedResponse::status(404)]).await;
+    let client = builder(&server).client().unwrap();
+    let pages: Vec<_> = by_link::<u32>(&client, "/n").collect().await;
+    assert_eq!((pages.len(), pages[0].as_ref().unwrap(), service.calls()), (2, &vec![1], 2));
+    assert_eq!(pages[1].as_ref().unwrap_err().status().unwrap(), 404);
+}
+
+#[tokio::test]
 async fn link_to_another_origin_or_outside_the_base_url_is_rejected() {
     let (other, other_server) = server([200]).await;
     let (service, server) =

@@ -3,15 +3,24 @@
 use std::io;
 
 use http::Request;
-use tower::{Layer, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer};
+use tower::{
+    Layer, ServiceBuilder, ServiceExt,
+    buffer::{BufferLayer, error::ServiceError},
+    limit::ConcurrencyLimitLayer,
+};
 use tower_outbound::{
-    Error, body::ReplayBody, call::Outcome, limit::RateLimitLayer, request_id::RequestIdLayer,
+    Error,
+    body::ReplayBody,
+    call::{Outcome, StopReason},
+    limit::RateLimitLayer,
+    request_id::RequestIdLayer,
     retry::RetryLayer,
+    timeout::AttemptTimeoutLayer,
 };
 
 use super::{
-    URI, bucket, fullest_window, outcomes, rates,
-    support::{Content, Scripted::*, ScriptedService, get, request, secs},
+    URI, bucket, fullest_window, methods, outcomes, rates,
+    support::{Broken, Content, Scripted::*, ScriptedService, broken, cause, get, request, secs},
 };
 
 #[tokio::test(start_paused = true)]
@@ -64,4 +73,33 @@ async fn requests_can_exceed_the_quota_if_a_buffer_is_inside_the_limiter() {
         }
         assert_eq!(fullest_window(&client).max(4), expected, "buffer inside the limiter: {below}");
     }
+}
+
+/// The request is not retried, because the buffer still holds its body.
+#[tokio::test(start_paused = true)]
+async fn request_that_times_out_in_the_queue_of_a_buffer_is_never_sent() {
+    let client = ScriptedService::new([Delayed(9_500, 200), Status(200)]);
+    let inner = ConcurrencyLimitLayer::new(1).layer(client.clone());
+    let first = tokio::spawn(inner.clone().oneshot(request("POST", URI)));
+    tokio::task::yield_now().await;
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(AttemptTimeoutLayer::new(secs(1)).unwrap())
+        .layer(BufferLayer::<Request<ReplayBody<Content>>>::new(4))
+        .service(inner);
+    let error = service.oneshot(request("PUT", URI)).await.unwrap_err();
+    let report = error.report().unwrap();
+    let expected = (vec![Outcome::Timeout], Some(StopReason::NotReplayable));
+    assert_eq!((outcomes(report), report.stop_reason()), expected);
+    first.await.unwrap().unwrap();
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(methods(&client), ["POST"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn buffer_fails_every_later_request_with_the_error_of_poll_ready() {
+    let service = RetryLayer::new().layer(BufferLayer::new(4).layer(broken()));
+    let error = service.oneshot(request("GET", URI)).await.unwrap_err();
+    assert!(cause::<ServiceError>(&error).is_some() && cause::<Broken>(&error).is_some(), "{error:?}");
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
 }

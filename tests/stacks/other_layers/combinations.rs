@@ -97,7 +97,7 @@ async fn tower_layers_work_above_and_below_each_layer() {
     with_each_layer!("Timeout", [0, 2], TowerTimeoutLayer::new(secs(60)));
     with_each_layer!("Buffer", [0, 2], BufferLayer::new(2));
     // `LoadShed` rejects a call if the service is pending, so the service is never pending here: see
-    // `load_shed_readiness`.
+    // `load_shed`.
     with_each_layer!("LoadShed", [0], LoadShedLayer::new());
 }
 

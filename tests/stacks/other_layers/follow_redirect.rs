@@ -58,6 +58,15 @@ async fn redirect_followed_inside_request_id_layer_belongs_to_the_same_call() {
     assert_eq!(first, second);
 }
 
+#[tokio::test(start_paused = true)]
+async fn redirect_followed_inside_the_limiter_takes_no_permit() {
+    let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
+    let layers = ServiceBuilder::new().layer(RateLimitLayer::new(limiter.clone()));
+    let service = layers.layer(FollowRedirectLayer::new()).service(client.clone());
+    service.oneshot(request("POST", URI)).await.unwrap();
+    assert_eq!((client.calls(), limiter.snapshot().granted), (2, 1));
+}
+
 /// The retry layer mistakes a failure at the redirect target for a failure of the POST, although the server processed
 /// the POST.
 #[tokio::test(start_paused = true)]

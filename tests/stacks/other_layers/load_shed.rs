@@ -8,11 +8,20 @@ use tower::{
     limit::ConcurrencyLimitLayer,
     load_shed::{LoadShedLayer, error::Overloaded},
 };
-use tower_outbound::{Error, Report, call::Outcome, limit::RateLimitLayer, retry::RetryLayer};
+use tower_outbound::{
+    ApiKey, Error, ExponentialBackoff, Jitter, Report,
+    attempt_span::AttemptSpanLayer,
+    auth::{AuthLayer, Origin},
+    call::Outcome,
+    limit::RateLimitLayer,
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
+};
 
 use super::{
-    URI, bucket, methods, outcomes,
-    support::{Scripted::*, ScriptedService, cause, get, millis, request},
+    URI, bucket, methods, outcomes, rates,
+    support::{Limited, Scripted::*, ScriptedService, cause, get, millis, request, secs},
 };
 
 #[tokio::test(start_paused = true)]
@@ -91,4 +100,44 @@ async fn load_shed_around_a_limiter_rejects_calls_only_with_a_concurrency_limit(
     limited.clone().oneshot(get(URI)).await.unwrap();
     let results = join_all((0..2).map(|_| limited.clone().oneshot(get(URI)))).await;
     assert!(results[0].is_ok() && results[1].as_ref().is_err_and(|error| error.is::<Overloaded>()));
+}
+
+/// The rate limit layer and the retry layer wait in the call's future. All other layers forward the readiness.
+#[tokio::test(start_paused = true)]
+async fn load_shed_rejects_calls_to_an_unready_service_except_above_a_layer_that_is_always_ready() {
+    macro_rules! rejects {
+        ($layer:expr) => {{
+            let never = Limited::over(ScriptedService::new([Status(200)])).with_permits(0);
+            let service = ServiceBuilder::new().layer(LoadShedLayer::new()).layer($layer).service(never);
+            let call = tokio::time::timeout(secs(300), service.oneshot(get(URI))).await;
+            call.is_ok_and(|result| result.is_err_and(|error| error.is::<Overloaded>()))
+        }};
+    }
+    let auth = AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URI).unwrap()).unwrap();
+    let (total, attempt) =
+        (TotalTimeoutLayer::new(secs(60)).unwrap(), AttemptTimeoutLayer::new(secs(10)).unwrap());
+    assert!(rejects!((RequestIdLayer::new(), total, AttemptSpanLayer::new(), auth, attempt)));
+    assert!(rejects!(BodyIdleTimeoutLayer::new(secs(1)).unwrap()));
+    assert!(!rejects!(RateLimitLayer::new(bucket(6))));
+    assert!(!rejects!(RetryLayer::new()));
+    assert!(!rejects!(rates().layer().unwrap()));
+}
+
+/// An attempt that `LoadShed` rejects counts as not sent, so a POST is retried until the service is ready.
+#[tokio::test(start_paused = true)]
+async fn later_attempt_reaches_a_service_that_became_ready_behind_load_shed() {
+    let client = Limited::over(ScriptedService::new([Delayed(100, 200), Status(200)])).with_permits(1);
+    tokio::spawn(client.clone().oneshot(get(URI)));
+    tokio::time::sleep(millis(1)).await;
+    let (backoff, limiter) = (ExponentialBackoff::new(millis(60), secs(1)).unwrap(), bucket(20));
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_backoff(backoff.with_jitter(Jitter::none())))
+        .layer(RateLimitLayer::new(limiter.clone()))
+        .layer(LoadShedLayer::new())
+        .service(client.clone());
+    let response = service.oneshot(request("POST", URI)).await.unwrap();
+    let report = Report::from_response(&response).unwrap();
+    assert_eq!(outcomes(report), [Outcome::NotSent, Outcome::NotSent, Outcome::Response(response.status())]);
+    // Each of the three attempts spent a permit. The first request of the client is that which kept it busy.
+    assert_eq!((client.calls(), limiter.snapshot().granted), (2, 3));
 }

@@ -10,12 +10,14 @@ mod capture;
 mod circuit_breaker;
 mod combinations;
 mod concurrency_limit;
+mod decompression;
 mod follow_redirect;
 mod load_shed;
 mod own_layers;
 #[path = "../../support/scripted.rs"]
 mod support;
 mod timeout;
+mod trace;
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Tests tower's `Timeout` around, between and inside the layers of this crate.
 
+use tokio::time::Instant;
 use tower::{
     Layer, ServiceBuilder, ServiceExt,
     timeout::{TimeoutLayer as TowerTimeoutLayer, error::Elapsed},
@@ -9,6 +10,7 @@ use tower_outbound::{
     call::{Outcome, StopReason},
     limit::RateLimitLayer,
     retry::RetryLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 use super::{
@@ -32,6 +34,19 @@ async fn tower_timeout_around_a_stack_drops_the_report() {
     assert!(error.is::<Elapsed>());
     tokio::time::sleep(secs(60)).await;
     assert_eq!(methods(&client), ["POST", "POST"], "one request for each call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_cannot_meet_the_timeout_waits_until_towers_timeout_elapses() {
+    let service = RateLimitLayer::new(bucket(2)).layer(ScriptedService::new([Status(200)]));
+    service.clone().oneshot(request("GET", URI)).await.unwrap();
+    let start = Instant::now();
+    let outbound = TotalTimeoutLayer::new(secs(1)).unwrap().layer(service.clone());
+    let error = outbound.oneshot(request("GET", URI)).await.unwrap_err();
+    assert!(error.is_rate_limited() && start.elapsed().is_zero(), "{error:?}");
+    let tower = TowerTimeoutLayer::new(secs(1)).layer(service);
+    assert!(tower.oneshot(request("GET", URI)).await.unwrap_err().is::<Elapsed>());
+    assert_eq!(start.elapsed().as_secs(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ mod call;
 mod cancellation;
 mod executor;
 mod faulty_service;
+mod hedge;
 mod layer_case;
 mod layer_state;
 mod panics;
