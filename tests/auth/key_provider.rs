@@ -8,7 +8,11 @@ use tokio::{
     time::{advance, timeout},
 };
 use tower::service_fn;
-use tower_outbound::auth::KeyError;
+use tower_outbound::{
+    Quota,
+    auth::KeyError,
+    limit::{LocalLimiter, RateLimitLayer},
+};
 
 use super::{key_runtimes::paused_runtime, *};
 
@@ -56,6 +60,26 @@ async fn unexpired_key_is_sent_while_its_refresh_runs() {
     send(&client).await.unwrap();
     assert_eq!(server.keys(), ["key-1", "key-1", "key-1", "key-1", "key-1", "key-2"]);
     assert_eq!((fetches.count(), keys.last_error().is_none()), (2, true));
+}
+
+/// The permit of a request that waits too long for its key expires, and is replaced.
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_a_key_stay_within_the_quota() {
+    let server = Server::accepting("key");
+    let quota = Quota::new(10, secs(10)).unwrap().with_burst(5).unwrap();
+    let limit = RateLimitLayer::new(LocalLimiter::token_bucket(quota));
+    let service = limit.layer(client(key_provider(secs(9), &[Fetch::Lasting]).0, &server));
+    let results = run_concurrently(40, || service.clone().oneshot(get(URI))).await;
+    assert!(results.iter().all(Result::is_ok));
+    server.service.arrivals().assert_within(quota);
+}
+
+#[tokio::test]
+async fn request_to_another_origin_needs_no_key() {
+    let server = Server::accepting("");
+    let client = client(key_provider(Duration::ZERO, &[Fetch::Fails]).0, &server);
+    assert_eq!(client.oneshot(get("https://other.example.com")).await.unwrap().status(), 200);
+    assert_eq!(server.keys(), [""]);
 }
 
 #[test]

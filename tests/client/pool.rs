@@ -140,6 +140,45 @@ async fn throttled_members_get_no_request_before_the_requested_delay() {
     assert_eq!((response.status(), report(&response).attempts().len()), (StatusCode::TOO_MANY_REQUESTS, 2));
 }
 
+/// Only the retry layer knows the delay of the first member, so its limiter does not pause.
+#[tokio::test(start_paused = true)]
+async fn call_returns_to_a_throttled_member_only_after_the_delay_that_it_knows() {
+    let signal = |status: StatusCode, _: &http::HeaderMap| {
+        (status == 429).then(|| ServerSignal::throttled().with_not_processed().with_delay(30 * SECOND))
+    };
+    let service = service(
+        || ScriptedResponse::status(429),
+        || ScriptedResponse::status(503).with_header("retry-after", "40"),
+    );
+    let retry = quick_retry().with_dialect(Dialect::new().with_signal(signal));
+    let [eu, us] = [(); 2].map(|()| per_second(1_000).with_throttle_pause(Duration::ZERO).unwrap());
+    let builder = builder(pool(eu, us)).with_retry(retry);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    assert_eq!(client.get("/chat").await.unwrap().status(), 429);
+    let seen = service.seen();
+    assert_eq!(places(&service), ["eu", "us", "eu"]);
+    assert!(seen[1].at - seen[0].at < SECOND && seen[2].at - seen[0].at >= 30 * SECOND);
+}
+
+/// No forecast exists for a member that has its maximum in flight. A waiter does not leave it for a member with a
+/// longer pause.
+#[tokio::test(start_paused = true)]
+async fn busy_member_is_preferred_to_a_long_pause() {
+    let [eu, us] = [(); 2].map(|()| LocalLimiter::without_quota().with_max_in_flight(1).unwrap());
+    let service = service(throttled, || ok().with_delay(SECOND));
+    let client = builder(pool(eu, us)).client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    let calls = (0..8).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.post("/chat").fetch_text().await.unwrap() })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    assert_eq!(places(&service).iter().filter(|place| *place == "eu").count(), 1);
+    assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
+}
+
 /// A request moves to another member only if the server has provably not processed it, or if it may be repeated with
 /// another account. Each attempt counts, not only the last one. A service recognizes an idempotency key within one
 /// account only.

@@ -205,6 +205,33 @@ async fn adaptive_limiter_learns_other_quotas() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn adaptive_limiter_learns_the_quota_with_few_callers() {
+    for (callers, headers) in [(1, None), (1, XRateLimit), (8, None), (8, XRateLimit)] {
+        let case = Case::new(SlidingWindow, headers, (100, 6));
+        let traffic = Traffic { callers, ..Traffic::new(Duration::ZERO, 1) };
+        let limiter = LocalLimiter::adaptive([]);
+        let counts = traffic.run(&limiter, &case.server(), case.window * 100, case.window).await;
+        assert_use((case, callers), Case::used(&counts, 2, case.limit), (85.0, 3.0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn adaptive_limiter_slows_down_only_briefly_if_every_third_response_is_a_503() {
+    let api = ScriptedService::from_fn(|seen| {
+        ScriptedResponse::status(if seen.number % 3 == 2 { 503 } else { 200 }).with_delay(millis(20))
+    });
+    let service = RateLimitLayer::new(LocalLimiter::adaptive([])).layer(api);
+    // Without a limiter, the calls take 6 s.
+    for longest in [15_000, 6_500] {
+        let start = Instant::now();
+        for _ in 0..300 {
+            service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+        }
+        assert!(start.elapsed() < millis(longest), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn adaptive_limiter_learns_the_quota_of_a_server_that_blocks_after_an_excess() {
     let kinds = [Block(60), ExtendingBlock(60), Block(300), Block(30), Block(6)];
     assert_learns(some(&kinds, 2), some(&[(100, 60), (100, 6)], 1)).await;

@@ -121,6 +121,36 @@ async fn end_of_a_request_admits_a_waiter_of_the_same_process_at_once() {
 }
 
 #[tokio::test]
+async fn processes_with_many_waiters_take_turns() {
+    let limiters = [(); 3].map(|()| limited(&shared_server().url(), "turns", 1));
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut calls = JoinSet::new();
+    for call in 0..60 {
+        let (limiter, order) = (limiters[call % 3].clone(), Arc::clone(&order));
+        calls.spawn(async move {
+            let _permit = acquire(&limiter).await;
+            order.lock().unwrap().push(call % 3);
+            tokio::time::sleep(millis(2)).await;
+        });
+    }
+    calls.join_all().await;
+    let order = order.lock().unwrap();
+    // A busy machine may delay a process for more than a second, so that it loses its turn.
+    let others = |number: usize| order.iter().take(30).filter(|limiter| **limiter != number).count();
+    assert!((0..3).all(|number| others(number) <= 24), "{order:?}");
+}
+
+#[tokio::test]
+async fn request_in_flight_counts_beyond_the_expiry_until_it_ends() {
+    let [one, other] = [(); 2].map(|()| limited(&shared_server().url(), "beyond", 1));
+    let permit = acquire(&one).await;
+    let waiting = tokio::time::timeout(EXPIRY * 3, other.acquire_with(&request(1, None)));
+    assert!(waiting.await.is_err(), "two requests were in flight");
+    drop(permit);
+    acquire(&other).await;
+}
+
+#[tokio::test]
 async fn dropped_waiters_and_unused_permits_do_not_count() {
     let server = shared_server();
     let limiter = limited(&server.url(), "dropped", 2);

@@ -166,6 +166,26 @@ async fn dropped_request_keeps_its_estimate_unless_it_was_not_sent() {
     assert_eq!(wait_until_refused(&one, tokens(1)).await.unit(), Some(Unit::Tokens));
 }
 
+/// The flush deletes the log of amounts. The entire quota then counts as spent.
+#[tokio::test]
+async fn flush_of_the_store_grants_no_second_quota_of_tokens() {
+    let (server, length) = (server(), millis(3_000));
+    let [one, other] = [(); 2].map(|()| window(&server.url(), "key", [token_quota(100, length)]).unwrap());
+    let mut permit = send(&one, tokens(100)).await;
+    let mut connection = connect(&server).await;
+    redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+    let flushed = Instant::now();
+    // The store no longer knows which amounts this would return. Only the process that remembers its grants detects the
+    // loss.
+    settle(&mut permit, tokens(0));
+    while redis::cmd("DBSIZE").query_async::<u64>(&mut connection).await.unwrap() == 0 {
+        assert!(flushed.elapsed() < HANG_TIMEOUT, "{one:?}");
+        tokio::time::sleep(millis(1)).await;
+    }
+    take(&other, taking(tokens(100))).await.unwrap();
+    assert!(flushed.elapsed() >= length, "{:?}", flushed.elapsed());
+}
+
 /// The amounts of a permit that nothing has collected are returned, and the next waiter takes them.
 #[tokio::test]
 async fn dropped_waiter_returns_the_amounts_that_were_granted_to_it() {

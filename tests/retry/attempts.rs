@@ -138,6 +138,16 @@ async fn stacked_retry_layers_resend_a_request_only_once_after_a_401() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn marker_of_a_replaced_key_has_an_effect_in_a_401_only() {
+    for (status, calls) in [(401, 2), (403, 1), (200, 1)] {
+        let inner = ScriptedService::new([Status(status), Status(200)]);
+        let marked = ServiceBuilder::new().layer(RetryLayer::new()).map_response(mark_key_replaced);
+        marked.service(inner.clone()).oneshot(get(URI)).await.unwrap();
+        assert_eq!(inner.calls(), calls, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn outer_retry_layer_resends_after_401_if_inner_layer_may_not_retry() {
     let inner = ScriptedService::new([Status(401), Status(200)]);
     let without_retries = |mut request: Request<_>| {

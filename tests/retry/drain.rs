@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use futures_util::{Stream, StreamExt};
 use http_body::Body;
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Either, Empty};
 use tower_outbound::BoxError;
 
 use super::*;
@@ -132,6 +132,37 @@ async fn body_is_dropped_at_the_end_of_a_short_backoff_and_within_100_ms_before_
             expected.contains(&next) && dropped <= next,
             "dropped after {dropped} ms, retry after {next} ms"
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_returns_a_401_at_once_if_its_body_could_be_read_beyond_the_deadline() {
+    for (arrives, is_ended, status) in [(905, false, 401), (890, false, 200), (950, true, 200)] {
+        let calls = std::sync::atomic::AtomicUsize::new(0);
+        let service = service_fn(|_: Request<ReplayBody<Content>>| {
+            let is_first = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+            async move {
+                if !is_first {
+                    return Ok(Response::new(Either::Left(Empty::<Bytes>::new())));
+                }
+                tokio::time::sleep(millis(arrives)).await;
+                let stalled: Frames = Box::pin(stream::pending());
+                let body = if is_ended {
+                    Either::Left(Empty::new())
+                } else {
+                    Either::Right(StreamBody::new(stalled))
+                };
+                let response = Response::builder().status(401).extension(KeyReplaced);
+                Ok::<_, Infallible>(response.body(body).unwrap())
+            }
+        });
+        let (start, layers) = (Instant::now(), (TotalTimeoutLayer::new(secs(1)).unwrap(), RetryLayer::new()));
+        let response = layers.layer(service).oneshot(get(URI)).await.unwrap();
+        assert_eq!(response.status(), status, "{arrives}");
+        if status == 401 {
+            assert!(start.elapsed() <= millis(arrives + 1), "{:?}", start.elapsed());
+            assert_eq!(report(&response).stop_reason(), Some(StopReason::Deadline));
+        }
     }
 }
 

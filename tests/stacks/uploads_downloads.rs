@@ -236,7 +236,7 @@ async fn download_starts_again_if_the_content_has_changed_and_fails_after_anothe
     assert_eq!(file.len(), 150_000);
     let server = self::server(move |_, _| reply(404, "").body(body("", false)).unwrap());
     let error = downloaded("status", &server.await).await.0.unwrap_err();
-    assert_eq!(error.downcast_ref::<ResponseError>().unwrap().status().unwrap(), 404);
+    assert_eq!(error.downcast_ref::<tower_outbound::client::ResponseError>().unwrap().status().unwrap(), 404);
 }
 
 #[tokio::test]

@@ -37,6 +37,14 @@ fn window_of_arrivals_includes_both_of_its_ends() {
     assert!(catch_unwind(|| over.assert_within(quota)).is_err(), "a window includes both of its ends");
 }
 
+#[test]
+fn assert_within_excludes_the_margin_from_the_window() {
+    let quota = Quota::per_second(1).unwrap().with_margin(secs(1)).unwrap();
+    at([0, 1_001]).assert_within(quota);
+    assert_eq!(at([0, 1_001]).most_in(quota.window() + quota.margin()), 2);
+    assert!(catch_unwind(|| at([0, 1_000]).assert_within(quota)).is_err());
+}
+
 /// A bucket of 100 permits that refills 100 permits per minute grants 200 permits in the first minute.
 #[test]
 fn assert_within_reports_the_window_in_which_a_naive_bucket_exceeds_its_quota() {

@@ -13,6 +13,7 @@ use tower_outbound::{
     ApiKey, Body, Quota,
     body::ReplayBody,
     stack::TransportService,
+    test_util::{ScriptedResponse, ScriptedService},
     transport::{RequestBody, Transport},
 };
 

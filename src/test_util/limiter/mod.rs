@@ -26,12 +26,22 @@ use self::{
     callers::{Caller, State, Tokens, violation_if},
     checks::Checks,
 };
+use crate::limit::LocalLimiter;
 pub use crate::limit::core::{
     Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Status, Submitted, Ticket,
 };
-use crate::policy::{Amounts, Unit};
+use crate::policy::{Amounts, Quota, Unit};
 pub use crate::policy::{Taken, adaptive::Acceptance};
 use crate::random::Random;
+
+/// The rules of the in-process limiters: the name, the rule and the constructor of each. The simulation and the tests of
+/// tower's contract run each of them.
+pub const RULES: [(&str, Rule, fn(Vec<Quota>) -> LocalLimiter); 4] = [
+    ("token bucket", Rule::TokenBucket, LocalLimiter::token_bucket),
+    ("paced window", Rule::PacedWindow, LocalLimiter::paced_window),
+    ("sliding window", Rule::SlidingWindow, LocalLimiter::sliding_window),
+    ("adaptive", Rule::Learned, LocalLimiter::adaptive),
+];
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;

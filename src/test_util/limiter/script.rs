@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use super::RULES;
 use crate::limit::core::{CoreSettings, Rule};
 use crate::policy::{Priority, Quota, Unit, nanos};
 use crate::random::Random;
@@ -79,12 +80,8 @@ impl Script {
     /// Creates the script of a seed.
     pub fn random(seed: u64) -> Self {
         let random = Random::seeded(seed);
-        let rule = match random.up_to(9) {
-            0..=2 => Rule::TokenBucket,
-            3..=5 => Rule::PacedWindow,
-            6..=8 => Rule::SlidingWindow,
-            _ => Rule::Learned,
-        };
+        // The last rule, which learns, has a third of the scripts of another one.
+        let (_, rule, _) = RULES[(random.up_to(3 * (RULES.len() as u64 - 1)) / 3) as usize];
         let has_margin = random.percent(60);
         let number = random.pick(&[1, 1, 1, 1, 2, 0]);
         let mut quotas: Vec<_> = (0..number).filter_map(|_| quota(&random, has_margin)).collect();

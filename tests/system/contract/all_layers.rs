@@ -13,12 +13,12 @@ use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AnySign, AuthLayer, BoxSignFuture, FreshKey, KeySource, Origin, RefreshingKey, Sign},
-    limit::{AnyLimiter, Keyed, LocalLimiter, RateLimitLayer},
+    limit::{AnyLimiter, Joint, Keyed, LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
     retry::{Budget, RetryLayer},
     stack::{Pool, StackBuilder, StackLayer},
-    test_util::deterministic,
+    test_util::{deterministic, limiter::RULES},
     timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
@@ -135,6 +135,29 @@ fn sliding_window() -> (LocalLimiter, LayerState) {
     (window, LayerState::of_limiter(quota, move || state.snapshot()))
 }
 
+/// Returns a case for each rule of an in-process limiter.
+fn rules() -> impl Iterator<Item = LayerCase> {
+    RULES.into_iter().map(|(name, _, make)| {
+        let limited = move || {
+            let limiter = make(vec![quota()]);
+            let state = limiter.clone();
+            (RateLimitLayer::new(limiter), LayerState::of_limiter(quota(), move || state.snapshot()))
+        };
+        LayerCase::new(name, limited).with_readiness_errors(FromCall)
+    })
+}
+
+fn joint_limiter() -> (RateLimitLayer<Joint<()>>, LayerState) {
+    let (account, state) = token_bucket();
+    let part = |_: &()| LocalLimiter::paced_window(quota());
+    (RateLimitLayer::new(Joint::new(account, Keyed::new(|_| (), part))), state)
+}
+
+/// Returns a stack, of which a case takes a layer.
+fn plain_stack() -> StackLayer {
+    StackBuilder::new(URI).unwrap().with_api_key(key()).layer().unwrap()
+}
+
 fn keyed_limiter() -> (RateLimitLayer<Keyed<String>>, LayerState) {
     let host = |head: tower_outbound::call::RequestHead<'_>| head.uri.host().unwrap_or_default().to_owned();
     let keyed = Keyed::new(host, |_| LocalLimiter::token_bucket(quota()));
@@ -190,11 +213,7 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         LayerCase::new("signature of head and body", || sign(Some(64))),
         LayerCase::new("signature of the head", || sign(None)),
         LayerCase::new("signature of head and body, foreign origin", || sign(Some(64))).with_foreign_uri(),
-        limited(LayerCase::new("LocalLimiter", || {
-            let (limiter, state) = token_bucket();
-            (RateLimitLayer::new(limiter), state)
-        })),
-        limited(LayerCase::new("LocalLimiter", || {
+        limited(LayerCase::new("a small limit", || {
             let (limiter, state) = sliding_window();
             (RateLimitLayer::new(limiter), state)
         })),
@@ -206,6 +225,9 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
             stateless(RateLimitLayer::new(LocalLimiter::without_quota()))
         })),
         limited(LayerCase::new("Keyed", keyed_limiter)),
+        limited(LayerCase::new("Joint", joint_limiter)),
+        LayerCase::new("default", || stateless(plain_stack().default_headers)),
+        LayerCase::new("without a pool", || stateless(plain_stack().route)),
         LayerCase::new("3 attempts", retry).with_readiness_errors(AfterAttempts),
         LayerCase::new("default", || stateless(RequestIdLayer::new())),
         LayerCase::new("default", || stateless(AttemptSpanLayer::new())),
@@ -237,6 +259,7 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         })
         .with_readiness_errors(AfterAttempts),
     ];
+    cases.extend(rules());
     cases.extend(preset::ALL.iter().map(|(name, preset)| {
         let stack = move || deterministic_stack(preset(URI).unwrap().with_api_key(key()));
         LayerCase::new(name, stack).with_readiness_errors(AfterAttempts)

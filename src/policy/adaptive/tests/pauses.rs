@@ -72,6 +72,16 @@ fn lost_probe_is_followed_by_another_after_the_pause() {
 }
 
 #[test]
+fn response_to_a_replaced_probe_ends_the_pause() {
+    let mut learner = throttled();
+    learner.grant(1, progress(100, 0), 2 * SECOND);
+    assert!(learner.is_free(1, 12 * SECOND));
+    learner.grant(1, progress(100, 0), 12 * SECOND);
+    learner.observe(&response(Acceptance::Accepted, 2 * SECOND), progress(101, 1), 15 * SECOND);
+    assert!(!learner.is_probing());
+}
+
+#[test]
 fn throttles_on_503_without_headers_only_after_an_accepted_request() {
     let mut learner = Learner::new(f64::INFINITY);
     for accepted in [0, 1] {
@@ -106,6 +116,19 @@ fn complete_run_resets_the_count_of_cuts_by_503s() {
 }
 
 #[test]
+fn complete_run_raises_no_rate_while_503s_are_ignored() {
+    let mut learner = reopened();
+    for seconds in 3..10 {
+        pause_once(&mut learner, Acceptance::Unavailable, 100, seconds * SECOND);
+    }
+    assert_eq!(learner.rate, Some(50.0));
+    learner.advance(progress(10_000, 0), 1, 60 * SECOND);
+    assert_eq!(learner.rate, Some(50.0));
+    learner.advance(progress(20_000, 0), 1, 70 * SECOND);
+    assert_eq!(learner.rate, Some(100.0));
+}
+
+#[test]
 fn second_503_within_a_minute_sets_an_unknown_rate() {
     for (gap, is_estimated) in [(59, true), (62, false)] {
         let mut learner = Learner::new(f64::INFINITY);
@@ -114,6 +137,27 @@ fn second_503_within_a_minute_sets_an_unknown_rate() {
         assert_eq!(learner.rate, None);
         pause_once(&mut learner, Acceptance::Unavailable, 200, gap * SECOND);
         assert_eq!(learner.rate.is_some(), is_estimated, "second 503 at {gap} s");
+    }
+}
+
+#[test]
+fn pauses_by_503s_are_no_outage_while_no_rate_is_known_and_probes_are_accepted() {
+    let mut learner = Learner::new(f64::INFINITY);
+    for seconds in 1..30 {
+        // Fewer than ten requests are accepted, so there is no estimate.
+        assert!(pause_once(&mut learner, Acceptance::Unavailable, 5, seconds * SECOND).is_some());
+    }
+    assert!(learner.rate.is_none() && !learner.outage.is_ignored(0));
+}
+
+#[test]
+fn learner_without_a_rate_forgets_its_estimate_if_503s_continue_after_six_cuts() {
+    let mut learner = Learner::new(f64::INFINITY);
+    learner.grant(1, progress(0, 0), 0);
+    for number in 1..=20 {
+        pause_once(&mut learner, Acceptance::Unavailable, 20 * number, number * SECOND);
+        // The second 503 sets a rate, which counts as the first cut.
+        assert_eq!(learner.rate.is_none(), number == 1 || number > 7, "after {number} responses");
     }
 }
 

@@ -82,6 +82,19 @@ fn only_a_rate_that_was_used_is_raised() {
 }
 
 #[test]
+fn request_that_costs_several_permits_uses_a_rate() {
+    let (mut learner, mut accepted, mut now) = (reopened(), 100, 2 * SECOND);
+    // Each request takes 1.6 s at 50 permits per second.
+    for _ in 0..3 {
+        now = learner.due(now, 80, 80);
+        learner.advance(progress(accepted, 0), 80, now);
+        learner.grant(80, progress(accepted, 0), now);
+        accepted += 80;
+    }
+    assert_eq!(learner.rate, Some(100.0));
+}
+
+#[test]
 fn bursts_raise_only_a_rate_that_delays_them_for_a_second() {
     // A burst every 10 s, after which the queue is empty.
     for (burst, rates) in [(40, [50.0, 50.0]), (130, [100.0, 100.0])] {
