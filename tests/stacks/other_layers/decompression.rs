@@ -32,7 +32,7 @@ fn gzip(length: usize) -> Bytes {
 
 /// Returns whether the stack read the compressed body of a 503 to its end, so that the connection can be reused.
 async fn is_drained(length: usize, is_above: bool) -> bool {
-    let (ended, calls) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let (ended, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let end = Arc::clone(&ended);
     let service = service_fn(move |_: Request<ReplayBody<Content>>| {
         let (is_first, end) = (calls.fetch_add(1, SeqCst) == 0, Arc::clone(&end));
