@@ -53,6 +53,9 @@ use crate::{
 /// The fields are the layers, outermost first. [Insert a layer into a
 /// stack](crate::guide::other_layers#insert-a-layer-into-a-stack) shows how to put another layer between two of them.
 ///
+/// The struct is exhaustive, so a pattern with all fields does not compile if it misses a layer. A version that adds a
+/// layer is therefore a breaking one.
+///
 /// # Errors
 ///
 /// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header

@@ -34,9 +34,12 @@ use crate::policy::{Amounts, Quota, Unit};
 pub use crate::policy::{Taken, adaptive::Acceptance};
 use crate::random::Random;
 
+/// A constructor of a limiter.
+pub type MakeLimiter = fn(Vec<Quota>) -> LocalLimiter;
+
 /// The rules of the in-process limiters: the name, the rule and the constructor of each. The simulation and the tests of
 /// tower's contract run each of them.
-pub const RULES: [(&str, Rule, fn(Vec<Quota>) -> LocalLimiter); 4] = [
+pub const RULES: [(&str, Rule, MakeLimiter); 4] = [
     ("token bucket", Rule::TokenBucket, LocalLimiter::token_bucket),
     ("paced window", Rule::PacedWindow, LocalLimiter::paced_window),
     ("sliding window", Rule::SlidingWindow, LocalLimiter::sliding_window),
