@@ -24,14 +24,12 @@ use crate::{
 ///
 /// - The start never changes. The deadline can only become earlier, and needs no lock. The extension
 ///   [`Deadline`](super::Deadline), the timeout of the request and the total timeout set it, and the earliest applies.
-/// - Each layer records its part by a method of [`CallContext`]. A new attempt also resets what the rate limit layer, the
-///   transport and the pool have recorded for the attempt before.
-/// - The chosen member of a pool is both here and in the extensions of the request. The auth layer reads the extension,
-///   because other attempts of the call may run at the same time, and the call knows only the member that was chosen
-///   last.
-/// - A call of a stack with one attempt, no wait and a ready key takes the lock three times without a subscriber: when it
-///   starts the attempt, for the key, and when the attempt ends. Log events, metrics, retries and waits take it more
-///   often.
+/// - Each layer records its part by a method of [`CallContext`]. A new attempt also resets what the rate limit layer,
+///   the transport and the pool have recorded for the attempt before.
+/// - The chosen member of a pool is also in the extensions of the request, where the auth layer reads it. The call knows
+///   only the member that was chosen last, and several attempts may run at once.
+/// - A call of a stack with one attempt, no wait and a ready key takes the lock three times without a subscriber: at the
+///   start and the end of the attempt, and for the key. Log events, metrics, retries and waits take it more often.
 pub(super) struct Shared {
     pub(super) started: Instant,
     pub(super) earliest_deadline: EarliestDeadline,

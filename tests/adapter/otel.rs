@@ -173,6 +173,14 @@ async fn every_attempt_keeps_the_traceparent_and_tracestate_of_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn traceparent_of_an_unsampled_trace_has_no_flags() {
+    let (_pipeline, service) =
+        (Pipeline::with_sampler(Sampler::AlwaysOff), ScriptedService::new([Status(200)]));
+    stack().layer(service.clone()).oneshot(get(URI)).await.unwrap();
+    assert_eq!(traceparent(&service.seen()[0].head)[3], "00");
+}
+
+#[tokio::test(start_paused = true)]
 async fn tracestate_is_sent_only_with_its_traceparent() {
     use opentelemetry::{
         Context,

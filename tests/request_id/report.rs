@@ -31,6 +31,13 @@ async fn response_and_error_carry_a_report_with_the_request_id() {
     }
 }
 
+#[tokio::test]
+async fn request_id_is_not_added_to_the_response_headers() {
+    let response = RequestIdLayer::new().layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await;
+    let response = response.unwrap();
+    assert!(response.headers().is_empty() && report(&response).request_id().is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn timeout_error_and_limiter_refusal_carry_the_request_id() {
     let service = ServiceBuilder::new()

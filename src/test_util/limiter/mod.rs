@@ -37,8 +37,8 @@ use crate::random::Random;
 /// A constructor of a limiter.
 pub type MakeLimiter = fn(Vec<Quota>) -> LocalLimiter;
 
-/// The rules of the in-process limiters: the name, the rule and the constructor of each. The simulation and the tests of
-/// tower's contract run each of them.
+/// The rules of the in-process limiters: the name, the rule and the constructor of each. The simulation and the tests
+/// of tower's contract run each of them.
 pub const RULES: [(&str, Rule, MakeLimiter); 4] = [
     ("token bucket", Rule::TokenBucket, LocalLimiter::token_bucket),
     ("paced window", Rule::PacedWindow, LocalLimiter::paced_window),

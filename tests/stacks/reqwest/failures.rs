@@ -108,6 +108,19 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
     assert_eq!(server.processed(&Method::POST), 1);
 }
 
+#[tokio::test]
+async fn timeout_of_the_reqwest_client_ends_a_stalled_body_with_an_error_without_the_url() {
+    for builder in [builder().timeout(LONG_TIMEOUT), builder().read_timeout(LONG_TIMEOUT)] {
+        let site = Site::start(site::Wire::Http1, |_, _| async { Some(site::stalled(200)) }).await;
+        let service = quick_retry().layer(Reqwest::new(builder).unwrap());
+        let request = Request::get(site.url()).body(Body::empty()).unwrap();
+        let response = within(service.oneshot(request)).await.unwrap();
+        let error = within(Body::new(response.into_body()).bytes_up_to(64)).await.unwrap_err();
+        let error = error.downcast_ref::<reqwest::Error>().unwrap();
+        assert!(error.is_timeout() && error.url().is_none(), "{error:?}");
+    }
+}
+
 /// This test causes each failure through the adapter, and through a custom service that returns reqwest's own error.
 #[tokio::test]
 async fn error_kind_names_each_transport_failure() {
