@@ -54,44 +54,6 @@ fn run_bucket(steps: &[(u64, Action)]) -> Report {
     run(Rule::TokenBucket, &[quota], &[&[(0, Action::Call(CALL))], steps].concat())
 }
 
-/// Runs steps around a late waiter. Call 1 is granted its permit at 100 ms, returns at 295 ms, is woken at 300 ms and
-/// polled at 350 ms. The bounds of the waiters behind it are checked at 305 ms.
-fn run_with_late_waiter(steps: &[(u64, Action)]) -> Report {
-    run_bucket(&[&[(0, late(195)), (0, Action::Call(CALL))], steps].concat())
-}
-
-#[test]
-fn waiter_behind_a_late_one_is_granted_within_its_bounds() {
-    let report = run_with_late_waiter(&[(0, until(402))]);
-    assert_eq!((report.granted, report.refused), (4, 0));
-}
-
-#[test]
-fn late_waiter_is_not_delayed_by_a_new_one() {
-    let report = run_with_late_waiter(&[(0, until(402)), (304, Action::Call(CALL))]);
-    assert_eq!((report.granted, report.refused), (5, 0));
-}
-
-#[test]
-fn late_waiter_is_not_delayed_by_the_refusal_of_another_one() {
-    let report = run_with_late_waiter(&[(0, until(398)), (0, until(402))]);
-    assert_eq!((report.granted, report.refused), (4, 1));
-}
-
-#[test]
-fn late_waiter_is_not_delayed_by_a_cancelled_one() {
-    let steps = [(0, until(402)), (1, Action::Call(CALL)), (304, Action::Drop(4))];
-    let report = run_with_late_waiter(&steps);
-    assert_eq!((report.granted, report.refused), (4, 0));
-}
-
-/// Call 1 returns at 395 ms, is woken at 400 ms and polled at 450 ms. Call 2 returns at 402 ms.
-#[test]
-fn late_waiter_is_not_delayed_by_one_that_returns_behind_it() {
-    let report = run_bucket(&[(0, late(295)), (0, late(202)), (0, Action::Call(CALL)), (0, until(601))]);
-    assert_eq!((report.granted, report.refused), (5, 0));
-}
-
 /// Call 1 returns at 330 ms. Call 2 returns at 340 ms, and the last call is refused just before.
 #[test]
 fn stated_wait_is_not_checked_if_a_waiter_returns_in_the_same_event() {

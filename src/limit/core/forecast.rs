@@ -36,27 +36,13 @@ impl Core {
     /// Returns when the last of `total` permits can be granted. In a long pause, only the probe that may leave now is
     /// expected before the stated end.
     pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
-        self.forecast_from(now, total, now)
-    }
-
-    /// As [`forecast`](Self::forecast), if the first waiter can take permits since `from`.
-    pub(super) fn forecast_from(&self, from: u64, total: u64, now: u64) -> u64 {
         let pause = &self.server.pause;
         let is_first = || self.head().is_none_or(|head| total <= head.waiter.cost.get().into());
         let start = match pause.end(now) {
             Some(end) if pause.is_long() && (pause.is_on(now) || !is_first()) => end,
-            _ => from,
+            _ => now,
         };
-        let algorithm = |start, total| self.supply.due(start, total, self.queue.costliest);
-        self.server.forecast(algorithm, start, total).max(now)
-    }
-
-    /// Returns since when the first waiter can take permits. This is before `now` if the waiter is late and was woken,
-    /// because its grant is then backdated.
-    pub(super) fn serves_from(&self, now: u64) -> u64 {
-        let from = self.lateness.start(now);
-        let is_offered = |head: Head| self.queue.offered_at(&head).is_some();
-        if from < now && !self.queue.is_empty() && self.head().is_some_and(is_offered) { from } else { now }
+        self.server.forecast(|start, total| self.supply.due(start, total, self.queue.costliest), start, total)
     }
 
     /// Returns when the permits of the head are available.
@@ -206,17 +192,17 @@ impl Core {
         refusal
     }
 
-    /// Refuses a waiter.
-    pub(super) fn refuse(&mut self, slot: u32, refusal: Refusal) {
+    /// Refuses a waiter. The grant of the next one is not backdated beyond the present.
+    pub(super) fn refuse(&mut self, slot: u32, refusal: Refusal, now: u64) {
         let refusal = self.count(refusal);
         self.queue.refuse(slot, refusal);
+        self.lateness.hold(now);
     }
 
     /// Refuses the waiters whose permits cannot become available in time, or at all.
     pub(super) fn refuse_late(&mut self, now: u64) {
         self.queue.recheck_at = None;
         let (largest, grace) = (self.supply.largest(), self.grace());
-        let (head, mut from) = (self.first(), self.serves_from(now));
         let mut wanted = self.queue.wanted;
         let mut taken = Totals::NONE;
         for rank in 0..wanted.len() {
@@ -233,20 +219,15 @@ impl Core {
                 } else if waiter.latest.is_bounded() {
                     let total = self.queue.shares.total(rank, own, &wanted, 0);
                     let before = amounts::ahead(total, own.saturating_add(higher), of_rank, taken);
-                    let due = self.forecast_from(from, total, now);
-                    let due = self.due_behind(due, &before, &waiter.amounts, from);
+                    let due = self.forecast(now, total);
+                    let due = self.due_behind(due, &before, &waiter.amounts, now);
                     let reason = waiter.latest.missed_by(due, now, grace);
                     reason.map(|reason| self.refusal(reason, due, now))
                 } else {
                     None
                 };
                 match refusal {
-                    Some(refusal) => {
-                        self.refuse(slot, refusal);
-                        if head == Some(slot) {
-                            from = now;
-                        }
-                    }
+                    Some(refusal) => self.refuse(slot, refusal, now),
                     None => {
                         ahead = own;
                         of_rank.add(&self.queue.counted(&waiter.amounts));
@@ -256,7 +237,6 @@ impl Core {
             taken = taken.plus(&of_rank);
             wanted[rank] = ahead;
         }
-        self.hold_after(head, now);
         self.watch_bounds(now);
     }
 

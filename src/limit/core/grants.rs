@@ -49,8 +49,7 @@ impl Core {
             if !is_unpolled && self.take((cost, is_in_flight), &amounts, head.reserve, from, now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
-                self.refuse(head.slot, refusal);
-                self.lateness.hold(now);
+                self.refuse(head.slot, refusal, now);
             } else {
                 self.hold_head(now);
                 break;
@@ -180,18 +179,6 @@ impl Core {
         renewed.or(Some(head))
     }
 
-    /// Returns the slot of the waiter that is served next.
-    pub(super) fn first(&self) -> Option<u32> {
-        self.head().map(|head| head.slot)
-    }
-
-    /// Records that the waiter in the slot `before` held up the first one until now, unless it is still the first.
-    pub(super) fn hold_after(&mut self, before: Option<u32>, now: u64) {
-        if self.first() != before {
-            self.lateness.hold(now);
-        }
-    }
-
     /// Returns whether renewed requests go first: while no further request may be in flight, or only a probe may leave,
     /// here or in the other limiter of a [`Joint`](crate::limit::Joint). The other waiters wait for the ends of these
     /// requests, and may wait for their connections. A probe that waits for a connection would count as lost.
@@ -306,10 +293,9 @@ impl Core {
     /// Puts an absent waiter back at its position.
     pub(super) fn restore(&mut self, ticket: Ticket, now: u64) {
         if let Some((slot, Stage::Absent, waiter)) = self.queue.find(ticket) {
-            let first = self.first();
             self.queue.enter(slot);
             self.watch_bound(waiter.latest);
-            self.hold_after(first, now);
+            self.lateness.hold(now);
             self.overtake(waiter.rank(), now);
         }
     }
@@ -319,11 +305,9 @@ impl Core {
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return false };
         if let Stage::Granted(at) = *stage {
             self.waste_queued(&waiter, at, now);
-            self.lateness.hold(now);
         }
-        let first = self.first();
         self.queue.release(slot);
-        self.hold_after(first, now);
+        self.lateness.hold(now);
         self.advance(now);
         true
     }

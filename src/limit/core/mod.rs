@@ -200,10 +200,7 @@ impl Core {
         let ticket = self.queue.insert(waiter);
         self.watch_bound(latest);
         self.overtake(rank + 1, now);
-        // A waiter behind others does not hold up the first one.
-        if self.first() == Some(ticket.slot) {
-            self.hold_head(now);
-        }
+        self.hold_head(now);
         Ok(ticket)
     }
 
@@ -275,13 +272,12 @@ impl Core {
         let (rank, wanted) = (ask.priority.rank(), &self.queue.wanted);
         let own = wanted[rank].saturating_add(ask.cost.get().into());
         let total = self.queue.shares.total(rank, own, wanted, 0);
-        let from = self.serves_from(now);
-        let due = self.forecast_from(from, total, now);
+        let due = self.forecast(now, total);
         let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| {
             let needed = own.saturating_add(wanted.iter().take(rank).sum());
             amounts::ahead(total, needed, queued.of_rank(rank), queued.higher(rank))
         });
-        self.due_behind(due, &ahead, ask.amounts, from)
+        self.due_behind(due, &ahead, ask.amounts, now)
     }
 
     /// Returns whether a request waits, or is to be woken.

@@ -214,6 +214,13 @@ impl Script {
         self.quotas.iter().map(slack).min().unwrap_or(u64::MAX)
     }
 
+    /// Returns by how much a grant may be backdated: a quarter of the margin, if a waiter is polled late.
+    pub(super) fn backdating(&self) -> u64 {
+        let is_late = self.calls().any(|call| call.poll > 0);
+        let margins = self.quotas.iter().map(|quota| nanos(quota.margin()) / 4);
+        margins.min().filter(|_| is_late).unwrap_or(0)
+    }
+
     /// Returns the shortest pause after a throttled response that requests no delay.
     pub(super) fn shortest_pause(&self) -> u64 {
         let has_pause = self.requests().next().is_some() && self.settings.rule != Rule::Learned;

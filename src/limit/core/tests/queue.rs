@@ -1,7 +1,6 @@
 //! Tests of the queue: order, absent waiters, expiry and refusals.
 
 use super::*;
-use crate::policy::Unit;
 
 /// One request fits into each window, but the forecast counts only permits.
 #[test]
@@ -114,53 +113,6 @@ fn returning_waiter_delays_those_behind_it_beyond_their_bounds() {
     let woken = core.run(1_500 * MS, 1_600 * MS);
     assert_eq!(woken, [(1_510 * MS, bounded)], "checked after 10 ms");
     assert!(matches!(core.status(bounded, 1_510 * MS), Status::Refused(_)));
-}
-
-/// The grant of a late waiter is backdated to the time at which its permits became available.
-#[test]
-fn late_poll_of_the_first_waiter_refuses_no_waiter_that_is_still_granted_within_its_bounds() {
-    let second = Duration::from_secs(1);
-    let requests = |limit| Quota::new(limit, second).unwrap().with_burst(1).unwrap();
-    let tokens = Quota::bucket(10, 10, second).unwrap().with_unit(Unit::Tokens).unwrap();
-    let amounts = Amounts::of(Unit::Tokens, 10);
-    let ask = Ask { amounts: &amounts, ..one() };
-    for (rule, quotas) in [
-        (BUCKET, vec![requests(10)]),
-        (PACED, vec![requests(10)]),
-        (PACED, vec![requests(1)]),
-        (WINDOW, vec![requests(1)]),
-        (BUCKET, vec![requests(10), tokens]),
-    ] {
-        let with_margin = |quota: &Quota| quota.with_margin(Duration::from_millis(400)).unwrap();
-        let quotas: Vec<_> = quotas.iter().map(with_margin).collect();
-        let granted = |deadline: u64, others_join: bool| {
-            let mut core = core(rule, &quotas);
-            assert!(core.takes(ask, 0));
-            let late = core.queued(ask, 0);
-            core.queued(ask.by(deadline), 0);
-            let mut now = core.next_wake(0).unwrap() + 100 * MS + 1;
-            assert_eq!(core.run(0, now).len(), 1);
-            assert_eq!(core.status(late, now), Status::Waiting);
-            while core.pop_woken().is_none() {
-                now = core.next_wake(now).unwrap();
-                core.advance(now);
-            }
-            now += 40 * MS;
-            core.refuse_late(now);
-            let last = others_join.then(|| {
-                let wait = core.submit(ask.within(now, 0), now).unwrap_err().wait().unwrap();
-                (now + wait.as_nanos() as u64, core.queued(ask, now))
-            });
-            assert!(matches!(core.status(late, now), Status::Granted(_)));
-            (core.serve_until(now, 9 * SECOND), last)
-        };
-        let (unbounded, _) = granted(u64::MAX, false);
-        let (bounded, last) = granted(unbounded[0].0, true);
-        assert_eq!(bounded[0], unbounded[0], "{rule:?}, {quotas:?}");
-        // The forecast for amounts above the burst may be too early.
-        let is_exact = quotas.len() == 1;
-        assert!(!is_exact || bounded[1..] == [last.unwrap()], "{rule:?}, {quotas:?}: {bounded:?}, {last:?}");
-    }
 }
 
 #[test]
