@@ -202,6 +202,9 @@ impl Core {
         self.units.iter_mut().for_each(|units| units.is_stored = is_stored);
         self.limit_amounts();
         let delay = self.lateness.change(quotas);
+        if is_stored {
+            self.lateness.never_catch_up();
+        }
         if delay > 0 {
             self.supply.quotas.postpone(delay);
             self.units.iter_mut().for_each(|units| units.quotas.postpone(delay));

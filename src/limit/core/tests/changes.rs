@@ -85,6 +85,30 @@ fn bucket_that_loses_its_margin_refills_later_by_the_time_of_a_backdated_grant()
     assert_eq!(refused(&core.try_submit(one(), 0).unwrap_err()), (Reason::MaxWait, Some(300)));
 }
 
+/// The permits of a store expire.
+#[test]
+fn grant_of_a_store_is_not_backdated_after_a_change_of_the_quota() {
+    struct Full;
+    impl PermitSource for Full {
+        fn take(&mut self, _: NonZeroU32, _: &Amounts, _: u64) -> bool {
+            true
+        }
+
+        fn forecast(&self, start: u64, _: u64, _: u32) -> u64 {
+            start
+        }
+
+        fn available(&self, _: u64) -> u32 {
+            1
+        }
+    }
+    let quotas = [quota(10, 1_000, 5).with_margin(Duration::from_millis(400)).unwrap()];
+    let mut core = Core::from_source(Box::new(Full), &quotas, CoreSettings::new(BUCKET));
+    assert_eq!(core.lateness.start(SECOND), SECOND);
+    core.set_quotas(&quotas, 0);
+    assert_eq!(core.lateness.start(SECOND), SECOND);
+}
+
 #[test]
 fn bucket_of_the_server_that_replaces_a_window_counts_the_grants_of_the_window() {
     for rule in [PACED, WINDOW] {
