@@ -1,6 +1,8 @@
-//! Tests of the limiters and of `RateLimitLayer`. The [simulation] checks the guarantees of the core. The other tests
-//! check what the core has no part in: futures, wakers, runtimes, clocks, layers and headers. They run on tokio's
-//! paused clock.
+//! Tests of the limiters and of `RateLimitLayer`. The [simulation] checks the guarantees of the core without a runtime.
+//! The other tests run on tokio's paused clock. Most check what the core has no part in: futures, wakers, runtimes,
+//! clocks, layers and headers. `units`, `bucket_quota`, `reported_quotas`, `server_limits` and `expiry` check the
+//! arithmetic of the core through the public API. The simulation has no store of permits, which `permit_source` and
+//! `joint` test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod absent_waiters;
@@ -20,6 +22,7 @@ mod learned_unit_changes;
 mod learned_units;
 mod local_limiter;
 mod memory;
+mod permit_source;
 mod reported_quotas;
 mod server_kinds;
 mod server_limits;

@@ -53,11 +53,15 @@ use crate::{
 /// let next = Arc::new(Mutex::new(start));
 /// let limiter = || LocalLimiter::from_source(Store { next: next.clone(), created: Instant::now() }, quota);
 /// let (one, other) = (limiter(), limiter());
+/// let mut granted = Vec::new();
 /// for _ in 0..5 {
-///     tokio::try_join!(one.acquire(), other.acquire())?;
+///     let (first, second) = tokio::try_join!(one.acquire(), other.acquire())?;
+///     granted.extend([first.granted_at(), second.granted_at()]);
 /// }
-/// // The two limiters share ten permits per second.
-/// assert!(start.elapsed() >= Duration::from_millis(900));
+/// // The two limiters share ten permits per second, and use all of them.
+/// granted.sort();
+/// assert!(granted.windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_millis(100)));
+/// assert!(start.elapsed() < Duration::from_secs(1));
 /// # let pause = Instant::now() + Duration::from_secs(1);
 /// # one.pause_until(pause);
 /// # one.acquire().await?;
@@ -65,6 +69,11 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
+///
+/// The limiters share only the permits. Each has its own queue, pauses, rate-limit headers and limit of requests in
+/// flight. `RedisLimiter` also shares the pauses and the remaining amounts that the server reports, and counts the
+/// requests in flight of all processes. It uses parts of the crate that are not public. A custom source can share only
+/// a pause: [`pause_until`](crate::limit::LocalLimiter::pause_until) applies it to another limiter.
 ///
 /// All times are nanoseconds since the limiter was created, by the limiter's clock. The limiter calls the source under
 /// its lock, so no method may block or call the limiter.
