@@ -311,7 +311,7 @@ impl Shared {
     /// Takes the lock, or takes the permits from a block that another caller has opened meanwhile. Closing that block
     /// at once would make all callers wait for the lock.
     #[inline]
-    fn lock_or_take(&self, ask: &Ask<'_>, read: u64) -> Result<Guard<'_>, u64> {
+    pub(super) fn lock_or_take(&self, ask: &Ask<'_>, read: u64) -> Result<Guard<'_>, u64> {
         let guard = self.lock();
         let is_taken = ask.latest.deadline >= read && self.block.take(ask.cost.get(), read) == Take::Taken;
         if is_taken { Err(read) } else { Ok(guard) }

@@ -27,6 +27,9 @@ pub(crate) struct Clock {
     origin: Instant,
     #[cfg(feature = "quanta")]
     quanta: Option<(&'static quanta::Clock, u64)>,
+    /// The next reading, if the readings of a model all differ.
+    #[cfg(outbound_loom)]
+    pub(super) next: Option<Arc<loom::sync::atomic::AtomicU64>>,
 }
 
 impl Clock {
@@ -35,6 +38,8 @@ impl Clock {
             origin: clock::now(),
             #[cfg(feature = "quanta")]
             quanta: None,
+            #[cfg(outbound_loom)]
+            next: None,
         }
     }
 
@@ -68,6 +73,10 @@ impl Clock {
 
     #[inline]
     pub(crate) fn now(&self) -> u64 {
+        #[cfg(outbound_loom)]
+        if let Some(next) = &self.next {
+            return next.fetch_add(1, loom::sync::atomic::Ordering::AcqRel);
+        }
         #[cfg(feature = "quanta")]
         if let Some((clock, start)) = &self.quanta {
             return clock.delta_as_nanos(*start, clock.raw());

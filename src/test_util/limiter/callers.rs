@@ -110,9 +110,9 @@ impl Sim<'_> {
             bound: u64::MAX,
         });
         if let Some((block, takers)) = &mut self.block {
-            let has_room = takers.len() < block.permits as usize && self.time < block.end;
-            if has_room && call.cost.get() == 1 {
-                takers.push(caller);
+            let has_room = takers.len() + call.cost.get() as usize <= block.permits as usize;
+            if has_room && self.time < block.end {
+                takers.extend((0..call.cost.get()).map(|_| caller));
                 return self.granted(caller, Grant::new(self.time, call.cost), true);
             }
             self.close_block();

@@ -57,6 +57,53 @@ fn block_is_booked_when_it_closes_but_not_after_its_end() {
     }
 }
 
+/// The permits that callers take in a test of the rate.
+const TAKEN: u64 = 90_000;
+
+/// Lets callers take permits as the shell does: from the open block, or with the lock. They take all permits, one every
+/// 100 µs, and then rest for a while. Returns how long they take, and the number of permits from blocks.
+fn take_all(mut core: Core, rest: u64, has_blocks: bool) -> (u64, u64) {
+    let (mut block, mut now, mut taken, mut from_blocks) = (None::<Block>, 0, 0, 0);
+    while taken < TAKEN {
+        now += MS / 10;
+        taken += 1;
+        if let Some(open) = block.as_mut().filter(|open| open.permits > 0 && now < open.end) {
+            open.permits -= 1;
+            from_blocks += 1;
+            continue;
+        }
+        if let Some(block) = block.take() {
+            core.close_block(block.permits, now);
+        }
+        match core.try_submit(one(), now) {
+            Ok(_) => block = core.open_block(now).filter(|_| has_blocks),
+            Err(refusal) => {
+                taken -= 1;
+                now += refusal.wait().unwrap().as_nanos() as u64 + rest;
+            }
+        }
+    }
+    (now, from_blocks)
+}
+
+/// A block is booked late, so its permits return late.
+#[test]
+fn callers_that_take_permits_from_blocks_get_at_least_99_percent_of_the_rate() {
+    for (rule, rest) in [(BUCKET, 0), (BUCKET, 50), (PACED, 0), (PACED, 50), (WINDOW, 0)] {
+        let (without, _) = take_all(ample(rule), rest * MS, false);
+        let (with, from_blocks) = take_all(ample(rule), rest * MS, true);
+        let part = without as f64 / with as f64;
+        println!("{rule:?}, rests of {rest} ms: {part} of the rate, {from_blocks} permits from blocks");
+        assert!(part > 0.999, "{rule:?}, rests of {rest} ms: {part} of the rate without blocks");
+        // Without rests, few permits of a bucket are free at once.
+        let has_blocks = rest > 0 || rule == WINDOW;
+        assert!(!has_blocks || from_blocks > TAKEN / 50, "{rule:?}: {from_blocks} permits from blocks");
+        let per_window = if rule == BUCKET { 900 } else { 1_000 };
+        let ideal = TAKEN as f64 / per_window as f64 * 1_062_500_000.0;
+        assert!(rest > 0 || ideal / with as f64 > 0.99, "{rule:?}: {} of the quota", ideal / with as f64);
+    }
+}
+
 /// A block gives each permit to another request, so it counts the gaps that a paced window leaves between requests.
 #[test]
 fn singles_are_the_requests_for_one_permit_that_are_available_together() {
