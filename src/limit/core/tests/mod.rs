@@ -9,6 +9,7 @@ mod in_flight;
 mod pauses;
 mod priorities;
 mod queue;
+mod waits;
 
 use std::{num::NonZeroU32, time::Duration};
 
