@@ -67,6 +67,7 @@ const RATE_LIMIT_FIELDS: [(&str, &str); 3] =
 /// Measures grants that need no wait. The limiters refill one permit per nanosecond.
 fn grant(settings: Settings) -> Result<Table, BoxError> {
     const BURST: u32 = 1_000_000_000;
+    const FACTOR: u32 = 1 << 25;
     let ample = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
     // A log stores an entry for each block, so a quota with a log has a shorter window.
     let window = Quota::new(10_000_000, Duration::from_millis(10))?.with_burst(1_000_000)?.without_margin();
@@ -98,13 +99,32 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     let limiter = LocalLimiter::paced_window(window);
     comparison
         .row("tower-outbound paced window try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = LocalLimiter::paced_window(window);
+    comparison.row("tower-outbound paced window acquire", GOVERNOR_STD, move || {
+        matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
+    });
     let limiter = LocalLimiter::paced_window(window).with_quanta_clock();
     comparison.row("tower-outbound paced window try_acquire, fast clock", GOVERNOR_QUANTA, move || {
         limiter.try_acquire().is_ok()
     });
+    let limiter = LocalLimiter::paced_window(window).with_quanta_clock();
+    comparison.row("tower-outbound paced window acquire, fast clock", GOVERNOR_QUANTA, move || {
+        matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
+    });
     let limiter = LocalLimiter::paced_window(without_blocks);
     comparison.row("tower-outbound paced window try_acquire, few permits", GOVERNOR_STD, move || {
         limiter.try_acquire().is_ok()
+    });
+    // The default: 100 per minute with the default margin and burst. All times are shorter by the same factor, so that
+    // each grant finds a permit.
+    let scaled = Quota::new(100, 60 * SECOND / FACTOR)?.with_burst(10)?.with_margin(SECOND / FACTOR)?;
+    let limiter = LocalLimiter::paced_window(scaled);
+    comparison.row("tower-outbound paced window try_acquire, 100 per minute", GOVERNOR_STD, move || {
+        limiter.try_acquire().is_ok()
+    });
+    let limiter = LocalLimiter::paced_window(scaled);
+    comparison.row("tower-outbound paced window acquire, 100 per minute", GOVERNOR_STD, move || {
+        matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
     let limiter = LocalLimiter::token_bucket(without_blocks);
     comparison.row("tower-outbound token bucket try_acquire, few permits", GOVERNOR_STD, move || {
@@ -230,7 +250,7 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     comparison.run("grant", "A grant without a wait", settings)
 }
 
-/// Measures refusals by limiters that refill one permit per hour and have none left.
+/// Measures refusals by limiters that refill one permit per hour, unless stated, and have none left.
 fn refusal(settings: Settings) -> Result<Table, BoxError> {
     const HOUR: Duration = Duration::from_secs(3_600);
     let quota = Quota::new(2, HOUR)?.with_burst(1)?.without_margin();
@@ -250,6 +270,16 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
     let no_wait = PermitRequest::new().with_max_wait(Duration::ZERO);
     comparison.row("tower-outbound token bucket acquire, no wait allowed", GOVERNOR_STD, move || {
         matches!(poll_once(limiter.acquire_with(&no_wait)), Some(Ok(_)))
+    });
+    let limiter = LocalLimiter::paced_window(quota).with_initial_burst(0);
+    comparison.row("tower-outbound paced window acquire, no wait allowed", GOVERNOR_STD, move || {
+        matches!(poll_once(limiter.acquire_with(&no_wait)), Some(Ok(_)))
+    });
+    // The default margin. A permit becomes available every 0.61 s, so that a few calls of millions are grants.
+    let limiter = LocalLimiter::paced_window(Quota::per_minute(100)?).with_initial_burst(0);
+    comparison.row("tower-outbound paced window try_acquire, 100 per minute", GOVERNOR_STD, move || {
+        black_box(limiter.try_acquire().is_ok());
+        false
     });
     let limiter = LocalLimiter::sliding_window(quota).with_initial_burst(0);
     comparison.row("tower-outbound sliding window try_acquire", GOVERNOR_STD, move || {
