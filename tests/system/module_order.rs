@@ -1,4 +1,5 @@
-//! Checks the direction of the dependencies between the modules of `src`, and the signatures of setters.
+//! Checks the direction of the dependencies between the modules of `src`, the signatures of setters, and the files that
+//! CONTRIBUTING.md lists.
 //!
 //! A dependency is a path that starts with `crate::` outside comments and test code. clippy's `disallowed_methods`
 //! keep clocks out of the modules without side effects.
@@ -115,4 +116,30 @@ fn setters_of_builders_return_no_result_and_other_types_keep_no_error() {
     });
     assert!(count.iter().all(|count| *count > 20), "the search finds no setters: {count:?}");
     assert!(wrong.is_empty(), "these setters break the rule of `InvalidConfig`: {wrong:?}");
+}
+
+#[test]
+fn life_of_a_permit_in_contributing_lists_and_draws_existing_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    let section = text.split("## Life of a permit").nth(1).unwrap().split("\n## ").next().unwrap();
+    let drawing = section.split("```").nth(1).unwrap();
+    let mut files = [0; 2];
+    for row in section.lines().filter(|line| line.starts_with("| `src/")) {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let folder = cells[1].trim_matches('`');
+        for (column, cell) in cells[2..4].iter().enumerate() {
+            for name in cell.split('`').skip(1).step_by(2) {
+                files[column] += 1;
+                assert!(root.join(folder).join(format!("{name}.rs")).is_file(), "{folder}/{name}.rs");
+                assert!(drawing.contains(&format!("{name}.rs")), "the drawing lacks {name}.rs");
+            }
+        }
+    }
+    assert_eq!(files, [15, 3]);
+    let words = drawing.split(|char: char| !(char.is_alphanumeric() || "_./".contains(char)));
+    for name in words.filter(|word| word.ends_with(".rs")) {
+        let is_file = |folder| root.join("src/limit").join(folder).join(name).is_file();
+        assert!(["", "shell", "core"].into_iter().any(is_file), "{name}");
+    }
 }
