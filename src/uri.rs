@@ -61,7 +61,7 @@ pub(crate) fn is_host(host: &str) -> bool {
 /// Keeps host and port only if the text is a valid URL and cannot contain user info. User info, queries and some paths
 /// contain passwords or keys, and a malformed URL may have user info anywhere.
 pub(crate) fn quoted(url: &str) -> String {
-    const SCHEMES: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
+    const SCHEMES: [&str; 8] = ["http", "https", "ws", "wss", "ftp", "socks4", "socks5", "socks5h"];
     if url.is_empty() {
         return String::new();
     }
@@ -91,6 +91,7 @@ mod tests {
             ("HTTP://[::1]/v1", "http://[::1]/…"),
             ("wss://api.example.com", "wss://api.example.com"),
             ("ftp://host/a?key=s3cret", "ftp://host/…"),
+            ("socks5://host:1080", "socks5://host:1080"),
             ("https://host?key=s3cret", "https://host/…"),
             ("https://host#s3cret", "https://host/…"),
             ("", ""),

@@ -40,6 +40,7 @@ use crate::{client::Client, transport::TransportConfig};
 /// | `request_id` | [`RequestIdLayer`] |
 /// | `attempt_span` | [`AttemptSpanLayer`] |
 /// | `transport` | [`TransportConfig`](crate::transport::TransportConfig) |
+/// | `decompression` | `false`: `true` decompresses the responses of a client. Needs the feature `decompression` |
 ///
 /// At most one of `api_key`, `api_key_env`, `api_key_file` and `no_credential` may be given.
 ///
@@ -76,9 +77,15 @@ pub struct StackConfig {
     #[cfg(not(feature = "client"))]
     #[serde(skip_serializing, rename = "transport")]
     _transport: WithoutClient,
+    #[cfg(feature = "decompression")]
+    decompression: bool,
+    #[cfg(not(feature = "decompression"))]
+    #[serde(skip_serializing, rename = "decompression")]
+    _decompression: WithoutDecompression,
 }
 
 field_of_feature!("client", WithoutClient);
+field_of_feature!("decompression", WithoutDecompression);
 
 impl StackBuilder {
     /// Creates a builder from a configuration. Use the builder for settings that need code.
@@ -125,6 +132,10 @@ impl StackBuilder {
             let dialect = config.dialect.dialect().map_err(|error| error.within("dialect"))?;
             builder = builder.with_dialect(dialect);
         }
+        #[cfg(feature = "decompression")]
+        if config.decompression {
+            builder = builder.with_decompression();
+        }
         config.with_credential(builder)
     }
 }
@@ -137,6 +148,11 @@ impl StackConfig {
     /// Returns the same errors as [`StackBuilder::from_config`] and [`StackBuilder::layer`], with the path of the
     /// field.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
+        #[cfg(feature = "decompression")]
+        if self.decompression {
+            let expected = "false, because only a client decompresses. Add a layer to the custom service";
+            return Err(InvalidConfig::of_setting("decompression", "true", expected).in_file());
+        }
         StackBuilder::from_config(self)?.layer().map_err(InvalidConfig::in_file)
     }
 

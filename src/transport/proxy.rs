@@ -201,8 +201,8 @@ impl Proxy {
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy")
-            .field("http", &shown(&self.urls.http))
-            .field("https", &shown(&self.urls.https))
+            .field("http", &quoted(&self.urls.http))
+            .field("https", &quoted(&self.urls.https))
             .field("no_proxy", &self.urls.no)
             .finish()
     }
@@ -215,7 +215,7 @@ const LONGEST_LOGIN: usize = 249;
 /// Returns the URL with its scheme.
 fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
     const EXPECTED: &str = "the url of a proxy with a host, such as http://proxy.example.com:3128. The schemes are http, https, socks5 and socks5h";
-    let invalid = |expected| InvalidConfig::new(field, shown(url), expected);
+    let invalid = |expected| InvalidConfig::new(field, quoted(url), expected);
     let url = url.trim();
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     let uri: Uri = url.parse().map_err(|_| invalid(EXPECTED))?;
@@ -248,17 +248,6 @@ fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
     // The client of hyper-util would connect to port 80.
     let port = if is_socks && uri.port().is_none() { ":1080" } else { "" };
     Ok(format!("{scheme}://{authority}{port}"))
-}
-
-/// Returns the URL without user and password.
-fn shown(url: &str) -> String {
-    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
-    match (scheme, url.rsplit_once('@')) {
-        (Some("http" | "https"), None) => quoted(url),
-        (Some(scheme @ ("http" | "https" | "socks5" | "socks5h")), _) => format!("{scheme}://…"),
-        _ if url.is_empty() => String::new(),
-        _ => "…".to_owned(),
-    }
 }
 
 /// The length of the head of a proxy's response, in bytes.

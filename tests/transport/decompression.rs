@@ -73,3 +73,17 @@ async fn limits_of_bodies_count_decompressed_bytes() {
     let body = within(client.get("/zeros?gzip")).await.unwrap().into_body();
     assert_eq!(within(body.bytes_up_to(LONG_BODY)).await.unwrap().len(), LONG_BODY);
 }
+
+#[cfg(feature = "serde")]
+#[tokio::test]
+async fn configuration_file_enables_decompression() {
+    let server = compressing_server(Settings::default()).await;
+    let file = format!("base_url = '{}'\nno_credential = true\n", server.url());
+    for (line, is_compressed) in [("decompression = true", true), ("", false)] {
+        let config: tower_outbound::preset::StackConfig = toml::from_str(&(file.clone() + line)).unwrap();
+        let response = within(config.client().unwrap().get("/?gzip")).await.unwrap();
+        assert_eq!(within(response.bytes()).await.unwrap(), "hello ".repeat(1_000));
+        let head = server.heads().pop().unwrap();
+        assert_eq!(head.headers.contains_key("accept-encoding"), is_compressed, "{line}");
+    }
+}

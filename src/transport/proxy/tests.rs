@@ -79,12 +79,15 @@ fn plain_requests_are_forwarded_with_the_authorization_of_the_proxy() {
 #[test]
 fn invalid_proxy_urls_are_rejected_without_their_password() {
     for (url, value) in [
-        ("ftp://proxy.test", "…"),
+        ("ftp://proxy.test", "ftp://proxy.test"),
+        ("ftp://ann:s3cret@proxy.test", "ftp://…"),
+        ("socks5://proxy.test/path", "socks5://proxy.test/…"),
         ("http://", "http://…"),
         ("http://ann:s3cret@", "http://…"),
         ("http://ann:s3cret@proxy.test:port", "http://…"),
         ("http://ann:s3cret@proxy.test/path", "http://…"),
-        ("socks4://proxy.test", "…"),
+        ("socks4://proxy.test", "socks4://proxy.test"),
+        ("s3cret://proxy.test", "…"),
         ("", ""),
     ] {
         let error = Proxy::new(url).unwrap_err();

@@ -52,7 +52,7 @@ preset = 'currency-rates'
 transport.http = '2'
     unknown variant `2`, expected one of `negotiated`, `http1`, `http2`
 timout.total = '60s'
-    unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `no_credential`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`
+    unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `no_credential`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`, `decompression`
 retry.backoff.bass = '60s'
     unknown field `bass`, expected one of `base`, `cap`, `jitter`
 retry = '3 times'
@@ -237,10 +237,18 @@ fn construction_errors_name_the_path_of_the_field() {
         "api_key_env: invalid credential `none`: expected a key (api_key, api_key_env or api_key_file), or no_credential = true"
     );
     #[cfg(feature = "proxy")]
-    for proxy in ["'ftp://proxy.test'", "7"] {
+    for (proxy, value) in
+        [("'ftp://proxy.test'", "ftp://proxy.test"), ("'ftp://ann:s3cret@proxy.test'", "ftp://…"), ("7", "…")]
+    {
         let error = parse_with_defaults(&format!("transport.proxy = {proxy}")).client().unwrap_err();
-        assert!(error.to_string().starts_with("transport.proxy: invalid proxy `…`: expected "), "{error}");
+        let expected = format!("transport.proxy: invalid proxy `{value}`: expected ");
+        assert!(error.to_string().starts_with(&expected), "{error}");
     }
+    #[cfg(feature = "decompression")]
+    assert_eq!(
+        parse_with_defaults("decompression = true").layer().unwrap_err().to_string(),
+        "decompression: invalid decompression `true`: expected false, because only a client decompresses. Add a layer to the custom service"
+    );
     #[cfg(feature = "rustls")]
     assert_eq!(
         parse_with_defaults("transport.root_certificates = '/no/such/file'")
@@ -250,13 +258,18 @@ fn construction_errors_name_the_path_of_the_field() {
         "transport.root_certificates: invalid root certificates `/no/such/file`: expected a readable file (No such file or directory (os error 2))",
     );
     for (feature, is_enabled, fields) in [
-        ("rustls", cfg!(feature = "rustls"), &["bundled_roots = true", "client_key = 'key.pem'"][..]),
-        ("native-roots", cfg!(feature = "native-roots"), &["native_roots = true"]),
-        ("proxy", cfg!(feature = "proxy"), &["proxy = 'environment'", "no_proxy = '*'"]),
+        (
+            "rustls",
+            cfg!(feature = "rustls"),
+            &["transport.bundled_roots = true", "transport.client_key = 'key.pem'"][..],
+        ),
+        ("native-roots", cfg!(feature = "native-roots"), &["transport.native_roots = true"]),
+        ("proxy", cfg!(feature = "proxy"), &["transport.proxy = 'environment'", "transport.no_proxy = '*'"]),
+        ("decompression", cfg!(feature = "decompression"), &["decompression = true"]),
     ] {
         for field in fields.iter().filter(|_| !is_enabled) {
             let expected = format!("this field needs the feature `{feature}` of tower-outbound");
-            assert_eq!(parse_error(&format!("transport.{field}")), expected);
+            assert_eq!(parse_error(field), expected);
         }
     }
     assert_eq!(

@@ -6,7 +6,7 @@ mod fields;
 #[cfg(feature = "rustls")]
 mod reload;
 // The sample file contains fields that exist only with all features.
-#[cfg(all(feature = "native-roots", feature = "proxy"))]
+#[cfg(all(feature = "decompression", feature = "native-roots", feature = "proxy"))]
 mod sample_file;
 
 use tower_outbound::{preset::StackConfig, stack::StackBuilder};
