@@ -102,9 +102,10 @@ use crate::{
 ///   takes 2.6 KB, or 3.0 KB if it is adaptive. The first refusal adds about 600 bytes.
 /// - A key that is no longer used takes this memory until it is removed.
 /// - A key is idle if its quota is fully available, no request waits for its permits, none is in flight under a
-///   [limit](LocalLimiter::with_max_in_flight), no server limit applies to it, and its quotas are those with which
-///   `make` now creates its limiter. [`set_quotas`](LocalLimiter::set_quotas) with other quotas therefore keeps the key
-///   in use. If most keys have their own quotas, let `make` create the limiters with them.
+///   [limit](LocalLimiter::with_max_in_flight), none became [unconfirmed](super::Permit) in the last 10 s, no server
+///   limit applies to it, and its quotas are those with which `make` now creates its limiter.
+///   [`set_quotas`](LocalLimiter::set_quotas) with other quotas therefore keeps the key in use. If most keys have their
+///   own quotas, let `make` create the limiters with them.
 /// - Adding a key removes idle keys, and so does every 256th lookup of a known key in one of 16 parts of the table. No
 ///   background task runs, and a key in use is never removed. The next request of a removed key creates a new limiter.
 /// - A request with a new key is refused if keys in use take up all the room.

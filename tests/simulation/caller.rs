@@ -13,8 +13,9 @@ use tower_outbound::{
     Body, Client, ExponentialBackoff,
     attempt_span::AttemptSpanLayer,
     body::ReplayBody,
+    call::RequestHead,
     client::Response,
-    limit::{LocalLimiter, Priority, Snapshot},
+    limit::{Joint, Keyed, LocalLimiter, Priority, Snapshot},
     retry::{Budget, RetryLayer},
     stack::{StackBuilder, TransportService},
     test_util,
@@ -26,8 +27,8 @@ use super::{
     keys::{Keys, MARK},
     network::{Connector, OpenConnections, server_name},
     plan::{
-        ATTEMPT_TIMEOUT, HEALED, IDLE_TIMEOUT, LOAD_ENDS, LONGEST_PAUSE, MAX_ATTEMPTS, MAX_QUEUE, Plan,
-        Protocol, SERVERS, TOTAL_TIMEOUT,
+        ATTEMPT_TIMEOUT, HEALED, IDLE_TIMEOUT, LOAD_ENDS, LONGEST_PAUSE, MAX_ATTEMPTS, MAX_PARTS, MAX_QUEUE,
+        PARTS, Plan, Protocol, SERVERS, TOTAL_TIMEOUT,
     },
     rng::Rng,
     server::CERTIFICATE,
@@ -52,6 +53,10 @@ struct Api {
     link: Link,
     client: Client,
     snapshot: Arc<dyn Fn() -> Snapshot + Send + Sync>,
+    parts: Keyed<u64>,
+    /// Keeps the part 0 in use, so that its requests always find their limiter. The other parts stay in use for 10 s
+    /// after a request without a response.
+    _part: LocalLimiter,
     seed: u64,
     history: Arc<History>,
 }
@@ -141,9 +146,13 @@ impl Host {
         let scheme = if plan.protocols[link.server].is_tls() { "https" } else { "http" };
         let url = format!("{scheme}://{}:443", server_name(link.server));
         let builder = StackBuilder::new(url).unwrap().with_plaintext();
-        let builder = match plan.has_sliding_window {
-            true => builder.with_limiter(sliding.clone()),
-            false => builder.with_limiter(paced.clone()),
+        let account = if plan.has_sliding_window { sliding } else { paced };
+        let part = |head: RequestHead<'_>| head.headers["x-part"].to_str().unwrap().parse().unwrap();
+        let parts = Keyed::with_max_keys(MAX_PARTS, part, |_: &u64| LocalLimiter::without_quota());
+        let first_part = parts.limiter(&0).unwrap();
+        let builder = match plan.has_parts {
+            true => builder.with_limiter(Joint::new(account.clone(), parts.clone())),
+            false => builder.with_limiter(account.clone()),
         };
         let backoff = |from, to| {
             ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap()
@@ -153,6 +162,7 @@ impl Host {
             .with_max_attempts(MAX_ATTEMPTS)
             .unwrap()
             .with_budget(budget.unwrap())
+            .with_replay_limit(plan.replay_limit)
             .with_backoff(backoff(10, 200))
             .with_throttled_backoff(backoff(50, 500));
         let attempt_span = AttemptSpanLayer::new()
@@ -169,10 +179,17 @@ impl Host {
             .with_body_idle_timeout(Duration::from_secs(1));
         let builder = recording_pauses(builder, link, Arc::clone(history));
         let builder = test_util::deterministic(builder, plan.seed ^ (link.client << 1 | link.server) as u64);
-        let is_sliding = plan.has_sliding_window;
-        let snapshot = Arc::new(move || if is_sliding { sliding.snapshot() } else { paced.snapshot() });
+        let snapshot = Arc::new(move || account.snapshot());
         let client = builder.client_with_service(transport).unwrap();
-        Api { link, client, snapshot, seed: plan.seed, history: Arc::clone(history) }
+        Api {
+            link,
+            client,
+            snapshot,
+            parts,
+            _part: first_part,
+            seed: plan.seed,
+            history: Arc::clone(history),
+        }
     }
 }
 
@@ -300,6 +317,7 @@ impl Api {
             link: self.link,
             method: intent.method.clone(),
             is_idempotent: intent.is_declared_idempotent || intent.method != Method::POST,
+            body: intent.body,
             priority: intent.priority,
             started,
             limit: intent.limit.min(TOTAL_TIMEOUT),
@@ -309,10 +327,13 @@ impl Api {
             "{}: call {call} starts: {} {:?}, {} bytes, at most {:?}",
             self.link, intent.method, intent.priority, intent.body, intent.limit
         ));
+        let is_healed = history.now() >= HEALED;
+        let part = if is_healed { 0 } else { Rng::new(self.seed, "part", call as u64).below(PARTS) + 1 };
         let mut request = self
             .client
             .request(intent.method.clone(), "/things")
             .header("x-call", call.to_string())
+            .header("x-part", part.to_string())
             .priority(intent.priority)
             .timeout(intent.limit)
             .body(Bytes::from(vec![b'y'; intent.body]));
@@ -327,6 +348,9 @@ impl Api {
         // The queue is limited for each priority together with the higher ones.
         if queued > 3 * MAX_QUEUE {
             history.violate(format_args!("{}: {queued} calls are queued", self.link));
+        }
+        if self.parts.len() > MAX_PARTS {
+            history.violate(format_args!("{}: {} parts have limiters", self.link, self.parts.len()));
         }
         match sent {
             Ok(response) if intent.reads_with_retries => {

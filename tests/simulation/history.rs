@@ -28,6 +28,8 @@ pub(crate) struct Call {
     pub(crate) link: Link,
     pub(crate) method: Method,
     pub(crate) is_idempotent: bool,
+    /// The length of the request body.
+    pub(crate) body: usize,
     pub(crate) priority: Priority,
     pub(crate) started: (Position, Duration),
     pub(crate) limit: Duration,
@@ -78,6 +80,8 @@ pub(crate) struct Arrival {
     pub(crate) at: Duration,
     /// `false` after a 401, a 429 or a refused stream, which prove that the server did not process the request.
     pub(crate) may_be_processed: bool,
+    /// The server has read the whole body of the request.
+    pub(crate) is_read: bool,
     /// The status that the server has sent, and the length of the body.
     pub(crate) status: Option<u16>,
     pub(crate) length: usize,

@@ -28,7 +28,10 @@ pub(crate) fn violations(plan: &Plan, records: &Records) -> Found {
         for server in 0..SERVERS {
             let link = Link { client, server };
             found.extend(exceeded_windows(plan, records, link));
-            found.extend(broken_order(records, link));
+            // Requests of different parts take turns.
+            if !plan.has_parts {
+                found.extend(broken_order(records, link));
+            }
             found.extend(early_permits(records, link));
             found.extend(repeated_ids(records, link));
             found.extend(exceeded_budget(plan, records, link));
@@ -42,6 +45,7 @@ pub(crate) fn violations(plan: &Plan, records: &Records) -> Found {
         let arrived = arrivals.remove(&number).unwrap_or_default();
         let texts = [
             unwanted_attempts(call, &arrived),
+            unrecorded_retry(plan, call, &arrived),
             late_ends(call),
             arrivals_after_cancellation(plan, records, number, call, &arrived),
             wrong_reports(call, &arrived),
@@ -159,6 +163,14 @@ fn unwanted_attempts(call: &Call, arrived: &[&Arrival]) -> Option<String> {
     let most = if call.is_idempotent { MAX_ATTEMPTS as usize + 1 } else { 1 };
     (attempts.len() < arrived.len() || processed > most || arrived.len() > MAX_ATTEMPTS as usize + 1)
         .then(|| format!("never twice: the server may have processed {processed} of {arrived:?}"))
+}
+
+/// Guarantee 8: a request body over the replay limit is not recorded, so no attempt follows one that has sent it.
+fn unrecorded_retry(plan: &Plan, call: &Call, arrived: &[&Arrival]) -> Option<String> {
+    let sent = arrived.iter().filter(|arrival| arrival.is_read).map(|arrival| arrival.attempt).min()?;
+    let is_resent = arrived.iter().any(|arrival| arrival.attempt > sent);
+    (call.body > plan.replay_limit && is_resent)
+        .then(|| format!("bounded: a body of {} bytes was recorded: {arrived:?}", call.body))
 }
 
 /// Guarantee 7: a call ends by its deadline. tokio's timers have the resolution of one step.

@@ -16,21 +16,24 @@
 //! quota, a key provider, and the crate's own transport over hyper. Servers with the same protocol share a transport.
 //! The seed decides the protocol of each server: HTTP/1.1 or HTTP/2, both with prior knowledge or over TLS.
 //!
-//! - The network delays, holds and loses packets. A connection that has lost a packet stays silent, because turmoil does
-//!   not resend it.
+//! - The network delays, holds and loses packets: all of them for a while, single ones or several in a row. A connection
+//!   that has lost a packet stays silent, because turmoil does not resend it.
 //! - Servers crash and restart, reset connections, close idle ones, send GOAWAY, allow few streams, refuse streams, and
 //!   stay silent after they have accepted a connection.
 //! - Responses are late, break, stall, or have the status 401, 413, 429 or 5xx. Some request a delay.
 //! - Callers drop calls and bodies, use three priorities and short deadlines. Key providers are slow and fail. Half of the
-//!   callers' bodies are read with `bytes`, which retries a broken body. Some budgets pay for three retries.
+//!   callers' bodies are read with `bytes`, which retries a broken body. Some budgets pay for three retries, and some
+//!   request bodies exceed the replay limit.
+//! - Some accounts have parts, more than their keyed limiters have room for.
 //! - The faults end after 14 s. Then calls must succeed, also many at once, and nothing may be left: no connection, no
 //!   task, no queued request.
 //!
 //! # Checked guarantees
 //!
-//! `invariants` checks the guarantees 1 to 5, 7 and 9, the budget, and the bodies that were read with retries. `keys` checks the key (6) in requests, errors and the log at
-//! DEBUG. `network` counts the open connections of each origin, and callers read the length of the queue (8). The clock
-//! of each host is paused, so all runs need less real time than virtual time (10).
+//! `invariants` checks the guarantees 1 to 5, 7 and 9, the budget, the replay limit, and the bodies that were read with
+//! retries. `keys` checks the key (6) in requests, errors and the log at DEBUG. `network` counts the open connections of
+//! each origin, and callers read the length of the queue and the number of keys (8). The clock of each host is paused,
+//! so all runs need less real time than virtual time (10). `panics` makes each panic of a task a violation.
 //!
 //! The times of the hosts are exact. The network has steps of 1 ms.
 //!
@@ -47,6 +50,7 @@ mod history;
 mod invariants;
 mod keys;
 mod network;
+mod panics;
 mod plan;
 #[path = "../system/soak/rng.rs"]
 #[allow(dead_code, reason = "the load test uses the rest")]
@@ -88,6 +92,7 @@ struct Run {
 }
 
 fn run(plan: Plan, shows_log: bool) -> Run {
+    panics::record();
     let (plan, history) = (Arc::new(plan), Arc::new(History::default()));
     let (keys, open) = (Keys::new(plan.seed, CLIENTS), Arc::new(OpenConnections::default()));
     history.log(format_args!("{:?}", Plan { faults: Vec::new(), ..(*plan).clone() }));
@@ -113,7 +118,8 @@ fn run(plan: Plan, shows_log: bool) -> Run {
     drop(sim);
     drop(log_search);
     let mut records = history.records();
-    let violations = invariants::violations(&plan, &records);
+    let mut violations = invariants::violations(&plan, &records);
+    violations.extend(panics::take().into_iter().map(|panic| format!("a task panicked: {panic}")));
     let replaced_bodies = invariants::replaced_bodies(&records);
     let calls = records.calls.len();
     Run { violations, log: std::mem::take(&mut records.log), calls, replaced_bodies, virtual_time }

@@ -41,6 +41,7 @@ pub(crate) fn simulation(plan: &Plan) -> Sim<'static> {
         .tick_duration(STEP)
         .min_message_latency(plan.latency.0)
         .max_message_latency(plan.latency.1)
+        .repair_rate(plan.repair_rate)
         .simulation_duration(LONGEST_RUN)
         // turmoil panics if a listener has more new connections than this.
         .tcp_capacity(256)
@@ -94,12 +95,17 @@ fn apply(sim: &mut Sim<'static>, fault: Fault, keys: &Keys, history: &History) {
             let (client, server) = names(link);
             sim.partition(client, server);
         }
+        Fault::Lose(link, rate) => {
+            let (client, server) = names(link);
+            sim.set_link_fail_rate(client, server, f64::from(rate) / 1e3);
+        }
         Fault::PartitionResponses(link) => {
             let (client, server) = names(link);
             sim.partition_oneway(server, client);
         }
         Fault::Repair(link) => {
             let (client, server) = names(link);
+            sim.set_link_fail_rate(client.as_str(), server.as_str(), 0.0);
             sim.repair(client, server);
         }
         // The host crashes in the next step, after the server has closed its connections.

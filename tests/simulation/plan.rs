@@ -14,6 +14,10 @@ pub(crate) const HEALED: Duration = Duration::from_secs(14);
 pub(crate) const LOAD_ENDS: Duration = Duration::from_secs(15);
 pub(crate) const MAX_ATTEMPTS: u32 = 4;
 pub(crate) const MAX_QUEUE: usize = 12;
+/// The most parts of an account that have a limiter at one time. The part 0 always has one. Callers also use the parts
+/// from 1 to `PARTS`.
+pub(crate) const MAX_PARTS: usize = 4;
+pub(crate) const PARTS: u64 = 24;
 pub(crate) const TOTAL_TIMEOUT: Duration = Duration::from_secs(6);
 pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1_500);
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) latency: (Duration, Duration),
     pub(crate) quotas: [Quota; SERVERS],
     pub(crate) has_sliding_window: bool,
+    /// Whether requests also need a permit of their part of the account.
+    pub(crate) has_parts: bool,
     pub(crate) max_connections: usize,
     /// The HTTP/2 streams that a server allows on a connection.
     pub(crate) max_streams: u32,
@@ -56,6 +62,10 @@ pub(crate) struct Plan {
     pub(crate) has_pings: bool,
     /// The capacity of the retry budget of a link.
     pub(crate) budget: u32,
+    /// A longer body of a request is not recorded.
+    pub(crate) replay_limit: usize,
+    /// The probability that a link which has lost a packet delivers the next one.
+    pub(crate) repair_rate: f64,
     pub(crate) callers: usize,
     /// The longest time between two calls of a caller.
     pub(crate) gap: u64,
@@ -69,6 +79,8 @@ pub(crate) enum Fault {
     Release(Link),
     /// Packets between client and server are lost until `Repair`. A connection that has lost a packet stays silent.
     Partition(Link),
+    /// A packet is lost with this probability, in tenths of a percent. The packets on their way are lost with it.
+    Lose(Link, u32),
     /// Only packets to the client are lost.
     PartitionResponses(Link),
     Repair(Link),
@@ -99,11 +111,14 @@ impl Plan {
             latency: (Duration::from_millis(1), rng.millis(2, 60)),
             quotas,
             has_sliding_window: rng.chance(500),
+            has_parts: Rng::new(seed, "parts", 0).chance(300),
             max_connections: rng.choose(&[1, 2, 3, 8]),
             max_streams: rng.choose(&[1, 2, 5, 100]),
             server_idle_timeout: Duration::from_millis(rng.choose(&[300, 1_000, 2_500, 60_000])),
             has_pings: rng.chance(500),
             budget: Rng::new(seed, "budget", 0).choose(&[14, 50, 5_000]),
+            replay_limit: Rng::new(seed, "replay", 0).choose(&[2_000, 1 << 20]),
+            repair_rate: 1.0,
             callers: rng.choose(&[1, 3, 6]),
             gap: rng.choose(&[100, 500, 3_000]),
             faults: Vec::new(),
@@ -111,14 +126,31 @@ impl Plan {
         for _ in 0..rng.choose(&[0, 2, 5, 10]) {
             plan.add_fault(&mut rng);
         }
+        plan.add_losses(&mut Rng::new(seed, "losses", 0));
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
 
+    /// Adds times in which links lose single packets, or several in a row.
+    fn add_losses(&mut self, rng: &mut Rng) {
+        self.repair_rate = rng.choose(&[1.0, 0.3]);
+        for _ in 0..rng.choose(&[0, 1, 3]) {
+            let link = random_link(rng);
+            // A repair by turmoil would also release the packets that a fault holds.
+            if self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Hold(held) if *held == link)) {
+                continue;
+            }
+            let from = rng.millis(0, 12_000);
+            let to = (from + rng.millis(100, 5_000)).min(HEALED);
+            self.faults.push((from, Fault::Lose(link, rng.choose(&[2, 10, 50]))));
+            self.faults.push((to, Fault::Repair(link)));
+        }
+    }
+
     /// Adds a fault and its repair.
     fn add_fault(&mut self, rng: &mut Rng) {
-        let server = rng.below(SERVERS as u64) as usize;
-        let link = Link { client: rng.below(CLIENTS as u64) as usize, server };
+        let link = random_link(rng);
+        let server = link.server;
         let from = rng.millis(500, 12_000);
         let to = (from + rng.millis(20, 3_000)).min(HEALED);
         let (fault, repair) = rng.choose_weighted(&[
@@ -131,4 +163,9 @@ impl Plan {
         self.faults.push((from, fault));
         self.faults.extend(repair.map(|repair| (to, repair)));
     }
+}
+
+fn random_link(rng: &mut Rng) -> Link {
+    let server = rng.below(SERVERS as u64) as usize;
+    Link { client: rng.below(CLIENTS as u64) as usize, server }
 }

@@ -265,6 +265,7 @@ impl Server {
                 permitted_at: Duration::from_nanos(number(headers, "x-permitted-at")),
                 at,
                 may_be_processed: !is_unread,
+                is_read: false,
                 status: None,
                 length: 0,
             });
@@ -275,7 +276,7 @@ impl Server {
         let response = if is_rejected {
             Ok(full(401, 0))
         } else {
-            self.behave(behaviour, request, &state, &mut rng).await
+            self.behave(behaviour, (request, index), &state, &mut rng).await
         };
         if let Ok(response) = &response {
             self.history.log(format_args!("{link}: call {call}.{attempt} gets {}", response.status()));
@@ -290,7 +291,7 @@ impl Server {
     async fn behave(
         &self,
         behaviour: Behaviour,
-        request: Request<Incoming>,
+        (request, index): (Request<Incoming>, usize),
         state: &ConnectionState,
         rng: &mut Rng,
     ) -> Result<ServerResponse, BoxError> {
@@ -301,6 +302,7 @@ impl Server {
             _ => {}
         }
         request.into_body().collect().await?;
+        self.history.records().arrivals[index].is_read = true;
         sleep(rng.millis(0, 50)).await;
         let length = rng.choose(&[0, 10, 5_000, 100_000]);
         Ok(match behaviour {
