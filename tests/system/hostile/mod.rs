@@ -27,6 +27,10 @@
 //! | the same, collected with a limit of 64 KiB | `BodyTooLarge` | 254 | the limit of `bytes_up_to` |
 //! | the same, read as JSON | `is_too_large` | 25,089 to 49,525 | `Client::MAX_JSON`, 16 MiB, in a buffer that doubles when it grows |
 //! | a 404 with an endless body, read as JSON | `is_status`, with an excerpt of 1 KiB | 69 | 2 KiB are read |
+//! | a gzip or brotli body of 40 MiB, collected with a limit of 64 KiB | `BodyTooLarge` | 192, 6,191 | the limit of `bytes_up_to`, and the window of the decoder |
+//! | the same, read as JSON or as bytes | `is_too_large` | 24,751, 28,748 | 16 MiB, as without compression |
+//! | the same in a 404, read as JSON | `is_status`, with an excerpt of 1 KiB | 99, 6,202 | 2 KiB are read |
+//! | the same in a 503 | the 503, after three attempts | 79, 6,193 | the drain discards what it reads: 64 KiB, 100 ms |
 //! | an endless chunk extension, endless trailers | a body error | 86 | hyper: 16 KiB |
 //! | `content-length` of 16 MiB, and two bytes | the caller's own timeout | 54 | the client allocates nothing for the announced length |
 //! | headers that arrive byte by byte | the attempt timeout, three times | 64 | the timeout |
@@ -54,6 +58,8 @@
 //! | 10,000 `RST_STREAM` frames | a transport error | 76 | |
 
 mod bodies;
+#[cfg(all(feature = "decompression", feature = "json"))]
+mod compressed_bodies;
 mod frame_floods;
 mod headers;
 mod interim_responses;
