@@ -20,7 +20,7 @@ pub(crate) use self::form::{Checked, InlineKey, List, Text, text};
 mod form {
     use std::{fmt, marker::PhantomData};
 
-    use http::{HeaderName, StatusCode};
+    use http::{HeaderName, HeaderValue, StatusCode};
     use serde::{
         Deserialize, Deserializer, Serialize, Serializer,
         de::{Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor},
@@ -70,6 +70,9 @@ mod form {
         HeaderName, "the name of a header",
             |text: &str| text.parse().map_err(|_| invalid("header", text, "the name of a header, such as x-api-key")),
             HeaderName::to_string;
+        HeaderValue, "the value of a header",
+            |text: &str| text.parse().map_err(|_| invalid("header value", text, "visible ASCII characters and spaces")),
+            |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         StatusCode, "a status such as 409",
             |text: &str| text.parse().map_err(|_| invalid("status", text, "100 to 999")),
             |status: &StatusCode| status.as_str().to_owned();

@@ -1,6 +1,6 @@
 use std::{num::NonZeroU32, time::Duration};
 
-use http::StatusCode;
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use super::{
@@ -152,6 +152,10 @@ impl<L: SelectLimiter> RateLimitLayer<L> {
 /// | field | default |
 /// |---|---|
 /// | `throttle_statuses` | `[]`: statuses that are read like a 429, such as `[430]` |
+/// | `delay_headers` | `[]`: the headers that state a delay, such as `[{ name = "x-wait" }]`: see [`with_delay_header`](Dialect::with_delay_header) |
+/// | `delay_headers.millis` | `false`. Whether a number is in milliseconds |
+/// | `permanent_headers` | `[]`: the headers of permanent throttles, such as `[{ name = "x-reason", value = "spend-cap" }]`: see [`with_permanent_header`](Dialect::with_permanent_header) |
+/// | `permanent_headers.value` | any value |
 /// | `quotas` | `[]`: the headers of single quotas |
 /// | `quotas.remaining` or `quotas.used` | one is required. The header with the remaining or the used permits |
 /// | `quotas.reset`, `.limit`, `.resource`, `.window_header` | none. Other headers of the quota: see [`QuotaHeaders`] |
@@ -176,7 +180,24 @@ impl<L: SelectLimiter> RateLimitLayer<L> {
 #[serde(expecting = "a table", default, deny_unknown_fields)]
 pub struct DialectConfig {
     throttle_statuses: List<StatusCode>,
+    delay_headers: Vec<DelayHeader>,
+    permanent_headers: Vec<PermanentHeader>,
     quotas: Vec<QuotaHeaders>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(expecting = "a table", deny_unknown_fields)]
+struct DelayHeader {
+    name: Written<HeaderName>,
+    #[serde(default)]
+    millis: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(expecting = "a table", deny_unknown_fields)]
+struct PermanentHeader {
+    name: Written<HeaderName>,
+    value: Option<Written<HeaderValue>>,
 }
 
 impl DialectConfig {
@@ -184,25 +205,42 @@ impl DialectConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error with its [path](InvalidConfig::path) if two quotas name the same header, if a quota has neither
-    /// or both of `remaining` and `used`, if it lacks another header or a window that it needs, if its window is zero,
-    /// or if a status is below 400.
+    /// Returns an error with its [path](InvalidConfig::path) if
+    ///
+    /// - two quotas or delays have the same header, or two permanent throttles the same header and value.
+    /// - a quota has neither or both of `remaining` and `used`, or lacks another header or a window that it needs.
+    /// - the window of a quota is zero, or a status is below 400.
     pub fn dialect(&self) -> Result<Dialect, InvalidConfig> {
-        let mut dialect = Dialect::new();
-        for (place, status) in self.throttle_statuses.0.iter().enumerate() {
-            let added = dialect.with_throttle_status(*status);
-            dialect = added.map_err(|error| error.at_index(place).within("throttle_statuses"))?;
-        }
-        for (place, quota) in self.quotas.iter().enumerate() {
-            let added = dialect.with_quota_headers(quota.clone());
-            dialect = added.map_err(|error| error.at_index(place).within("quotas"))?;
-        }
-        Ok(dialect)
+        let dialect = Dialect::new();
+        let dialect = add(dialect, "throttle_statuses", &self.throttle_statuses.0, |dialect, status| {
+            dialect.with_throttle_status(*status)
+        })?;
+        let dialect = add(dialect, "delay_headers", &self.delay_headers, |dialect, row| {
+            let name = row.name.0.clone();
+            if row.millis {
+                dialect.with_delay_header_in_millis(name)
+            } else {
+                dialect.with_delay_header(name)
+            }
+        })?;
+        let dialect = add(dialect, "permanent_headers", &self.permanent_headers, |dialect, row| {
+            let value = row.value.as_ref().map(|Written(value)| value.clone());
+            dialect.with_permanent_header(row.name.0.clone(), value)
+        })?;
+        add(dialect, "quotas", &self.quotas, |dialect, quota| dialect.with_quota_headers(quota.clone()))
     }
+}
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.throttle_statuses.0.is_empty() && self.quotas.is_empty()
-    }
+/// Adds the rows of a list to a dialect. The error of a row has its path.
+fn add<T>(
+    dialect: Dialect,
+    list: &'static str,
+    rows: &[T],
+    one: impl Fn(Dialect, &T) -> Result<Dialect, InvalidConfig>,
+) -> Result<Dialect, InvalidConfig> {
+    rows.iter().enumerate().try_fold(dialect, |dialect, (place, row)| {
+        one(dialect, row).map_err(|error| error.at_index(place).within(list))
+    })
 }
 
 #[cfg(test)]

@@ -5,26 +5,30 @@ mod tests;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::rate_limit::QuotaHeaders;
+use super::{moment::Scale, rate_limit::QuotaHeaders};
 use crate::config::InvalidConfig;
 
 /// How one service reports its limits, in addition to the statuses and headers that need no setting.
 ///
 /// ```
 /// use std::time::Duration;
-/// use http::{HeaderName, StatusCode};
+/// use http::{HeaderName, HeaderValue, StatusCode};
 /// use tower_outbound::limit::{Dialect, QuotaHeaders, ServerSignal};
 ///
-/// let credits = QuotaHeaders::new(HeaderName::from_static("x-credits-left")).with_window(Duration::from_secs(60));
+/// let header = HeaderName::from_static;
+/// let credits = QuotaHeaders::new(header("x-credits-left")).with_window(Duration::from_secs(60));
 /// let dialect = Dialect::new()
 ///     .with_quota_headers(credits)?
+///     .with_delay_header(header("x-credits-wait"))?
 ///     .with_throttle_status(StatusCode::IM_A_TEAPOT)?
+///     // The spend cap of an account: no request succeeds until somebody raises it.
+///     .with_permanent_header(header("x-reason"), HeaderValue::from_static("spend-cap"))?
 ///     .with_signal(|status, headers| {
-///         // The spend cap of an account: no request succeeds until somebody raises it.
-///         let is_capped = status == 429 && headers.get("x-reason").is_some_and(|reason| reason == "spend-cap");
-///         is_capped.then(|| ServerSignal::throttled().with_permanent())
+///         // An overload is a 500 with a header, and no other 500 has it.
+///         let is_overloaded = status == 500 && headers.contains_key("x-overloaded");
+///         is_overloaded.then(ServerSignal::throttled)
 ///     });
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
@@ -41,7 +45,11 @@ pub(crate) static STANDARD: Dialect = Dialect(None);
 #[derive(Clone, Default)]
 struct Custom {
     quotas: Vec<QuotaHeaders>,
+    /// The headers that state a delay, with the unit of a number.
+    delays: Vec<(HeaderName, Scale)>,
     statuses: Vec<StatusCode>,
+    /// The headers of permanent throttles, each with its value, or `None` for any value.
+    permanent: Vec<(HeaderName, Option<HeaderValue>)>,
     signal: Option<Arc<SignalOf>>,
 }
 
@@ -61,8 +69,37 @@ impl Dialect {
     /// Returns an error if a header appears twice in the dialect, or is never read, if the quota lacks a header or a
     /// window that it needs, or if its window is zero.
     pub fn with_quota_headers(self, quota: QuotaHeaders) -> Result<Self, InvalidConfig> {
-        let added = self.set(|custom| custom.quotas.push(quota));
-        QuotaHeaders::check(added.quotas()).map(|()| added)
+        self.set(|custom| custom.quotas.push(quota)).checked("quota header")
+    }
+
+    /// Reads this header like `Retry-After`, and before it. A number is in seconds. The guide lists the other
+    /// [forms](crate::guide::services#delays-and-resets). Of several such headers, the first that is valid counts, in
+    /// the order of the calls.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the header appears twice in the dialect.
+    pub fn with_delay_header(self, name: HeaderName) -> Result<Self, InvalidConfig> {
+        self.with_delay(name, Scale::Seconds)
+    }
+
+    /// Like [`with_delay_header`](Self::with_delay_header), but a number is in milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the header appears twice in the dialect.
+    pub fn with_delay_header_in_millis(self, name: HeaderName) -> Result<Self, InvalidConfig> {
+        self.with_delay(name, Scale::Millis)
+    }
+
+    fn with_delay(self, name: HeaderName, scale: Scale) -> Result<Self, InvalidConfig> {
+        self.set(|custom| custom.delays.push((name, scale))).checked("delay header")
+    }
+
+    /// Returns an error for the `added` header if a header has two meanings, or if a quota can never be read.
+    fn checked(self, added: &'static str) -> Result<Self, InvalidConfig> {
+        let delays = self.delays().iter().map(|(name, _)| name);
+        QuotaHeaders::check(added, self.quotas(), delays).map(|()| self)
     }
 
     /// Treats a response with this status like a 429: the server rejected the request without processing it.
@@ -80,6 +117,31 @@ impl Dialect {
         Ok(self.set(|custom| custom.statuses.push(status)))
     }
 
+    /// Treats a response with this header and a status of at least 400 as a permanent throttle, such as a spend cap or
+    /// a monthly quota: the server rejected the request without processing it, and rejects further ones until the
+    /// account changes. The call ends without a retry, except at another member of a
+    /// [`Pool`](crate::stack::Pool#retries), and the limiter does not pause. With a `value`, only a header with exactly
+    /// this value has this meaning.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the dialect already has the header with this or any value.
+    pub fn with_permanent_header(
+        self,
+        name: HeaderName,
+        value: impl Into<Option<HeaderValue>>,
+    ) -> Result<Self, InvalidConfig> {
+        let value = value.into();
+        let is_same = |(known, of): &(_, Option<_>)| {
+            *known == name && (*of == value || of.is_none() || value.is_none())
+        };
+        if self.0.as_ref().is_some_and(|custom| custom.permanent.iter().any(is_same)) {
+            let expected = "each header once, or several times with different values";
+            return Err(InvalidConfig::new("permanent header", name.as_str().to_owned(), expected));
+        }
+        Ok(self.set(|custom| custom.permanent.push((name, value))))
+    }
+
     /// Sets a function that reads the server's signal from the status and the headers. If it returns `None`, the status
     /// and the headers have their usual meaning. The rate-limit layer and the retry layer each call it once for a
     /// response, so it should be fast.
@@ -95,9 +157,20 @@ impl Dialect {
         self
     }
 
+    /// Returns whether nothing was added.
+    #[cfg(feature = "serde")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     #[inline]
     pub(crate) fn quotas(&self) -> &[QuotaHeaders] {
         self.0.as_ref().map_or(&[], |custom| &custom.quotas)
+    }
+
+    #[inline]
+    pub(super) fn delays(&self) -> &[(HeaderName, Scale)] {
+        self.0.as_ref().map_or(&[], |custom| &custom.delays)
     }
 
     #[inline]
@@ -107,14 +180,24 @@ impl Dialect {
 
     #[inline]
     pub(crate) fn signal(&self, status: StatusCode, headers: &HeaderMap) -> Option<ServerSignal> {
-        (self.0.as_ref()?.signal.as_ref()?)(status, headers)
+        let custom = self.0.as_ref()?;
+        custom.signal.as_ref().and_then(|signal| signal(status, headers)).or_else(|| {
+            let is_stated = |(name, value): &(HeaderName, Option<HeaderValue>)| {
+                headers.get_all(name).iter().any(|found| value.as_ref().is_none_or(|value| found == value))
+            };
+            let is_permanent = status.as_u16() >= 400 && custom.permanent.iter().any(is_stated);
+            is_permanent.then(|| ServerSignal::throttled().with_permanent().with_not_processed())
+        })
     }
 
-    /// Returns whether a header states a quota of this dialect.
+    /// Returns whether a header states a quota or a delay of this dialect.
     #[inline]
     pub(super) fn reads_any(&self, headers: &HeaderMap) -> bool {
         let is_read = |quota: &QuotaHeaders| headers.keys().any(|name| quota.field(name).is_some());
-        self.0.as_ref().is_some_and(|custom| custom.quotas.iter().any(is_read))
+        self.0.as_ref().is_some_and(|custom| {
+            custom.quotas.iter().any(is_read)
+                || custom.delays.iter().any(|(name, _)| headers.contains_key(name))
+        })
     }
 }
 
@@ -122,7 +205,8 @@ impl fmt::Debug for Dialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Dialect");
         if let Some(custom) = &self.0 {
-            debug.field("quotas", &custom.quotas).field("statuses", &custom.statuses);
+            debug.field("quotas", &custom.quotas).field("delays", &custom.delays);
+            debug.field("statuses", &custom.statuses).field("permanent", &custom.permanent);
             debug.field("has_signal", &custom.signal.is_some());
         }
         debug.finish()

@@ -128,8 +128,8 @@ impl StackBuilder {
         builder.timeout = config.timeout;
         #[cfg(feature = "client")]
         builder.transport.clone_from(&config.transport);
-        if !config.dialect.is_empty() {
-            let dialect = config.dialect.dialect().map_err(|error| error.within("dialect"))?;
+        let dialect = config.dialect.dialect().map_err(|error| error.within("dialect"))?;
+        if !dialect.is_empty() {
             builder = builder.with_dialect(dialect);
         }
         #[cfg(feature = "decompression")]

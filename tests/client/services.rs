@@ -190,16 +190,26 @@ async fn dialect_of_the_builder_applies_to_the_limiter_and_to_retries() {
     let credits = QuotaHeaders::new(header("x-credits-left")).with_reset(header("x-credits-renew"));
     let dialect = Dialect::new()
         .with_quota_headers(credits)
-        .unwrap()
-        .with_throttle_status(StatusCode::BAD_REQUEST)
+        .and_then(|dialect| dialect.with_throttle_status(StatusCode::BAD_REQUEST))
+        .and_then(|dialect| dialect.with_delay_header(header("x-wait")))
+        .and_then(|dialect| dialect.with_delay_header_in_millis(header("x-wait-ms")))
         .unwrap();
-    let throttle = response(400, &[("x-credits-left", "0"), ("x-credits-renew", "3s")]);
-    for builder in [paced(), builder()] {
-        // Replacing the retry layer keeps the dialect.
-        let builder = builder.with_dialect(dialect.clone()).with_retry(super::quick_retry());
-        let arrivals = arrivals(builder, Method::POST, throttle.clone()).await;
-        assert!(arrivals.iter().all(|at| *at >= Duration::from_secs(3)), "{arrivals:?}");
-        assert_eq!(arrivals.len(), 5);
+    let cases: [(u16, &[(&str, &str)]); 5] = [
+        (400, &[("x-credits-left", "0"), ("x-credits-renew", "3s")]),
+        (400, &[("x-wait", "3")]),
+        (429, &[("x-wait", "1767229203"), ("retry-after", "1")]),
+        (429, &[("x-wait-ms", "3000")]),
+        (429, &[("x-wait-ms", "3s"), ("x-wait", "soon")]),
+    ];
+    for (status, headers) in cases {
+        for builder in [paced(), builder()] {
+            // Replacing the retry layer keeps the dialect.
+            let builder = builder.with_dialect(dialect.clone()).with_retry(super::quick_retry());
+            let arrivals = arrivals(builder, Method::POST, response(status, headers)).await;
+            let range = Duration::from_secs(3)..Duration::from_secs(6);
+            assert!(arrivals.iter().all(|at| range.contains(at)), "{headers:?}: {arrivals:?}");
+            assert_eq!(arrivals.len(), 5, "{headers:?}");
+        }
     }
 }
 
@@ -258,10 +268,14 @@ async fn permanent_throttle_ends_the_call_and_pauses_nobody() {
         let is_capped = headers.get("x-reason").is_some_and(|reason| reason == "spend-cap");
         is_capped.then(|| ServerSignal::throttled().with_permanent())
     };
-    for builder in [paced(), builder()] {
+    let header = HeaderName::from_static("x-reason");
+    let dialect = Dialect::new().with_permanent_header(header, http::HeaderValue::from_static("spend-cap"));
+    let of_dialect = |builder: StackBuilder| builder.with_dialect(dialect.clone().unwrap());
+    let of_signal = |builder: StackBuilder| builder.with_server_signal(permanent);
+    for builder in [of_dialect(paced()), of_dialect(builder()), of_signal(paced()), of_signal(builder())] {
         let capped = response(429, &[("x-reason", "spend-cap"), ("retry-after", "3600")]);
         let service = ScriptedService::new([capped.clone(), capped, ScriptedResponse::status(200)]);
-        let client = builder.with_server_signal(permanent).client_with_service(service.clone()).unwrap();
+        let client = builder.client_with_service(service.clone()).unwrap();
         let start = Instant::now();
         for expected in [429, 429, 200] {
             let response = client.get("/v1").await.unwrap();

@@ -124,6 +124,88 @@ fn quota_of_a_signal_applies_beside_those_of_the_headers() {
     }
 }
 
+/// The delay of an invalid value is that of the next header.
+#[test]
+fn delay_headers_of_a_dialect_take_precedence_over_other_headers() {
+    let header = HeaderName::from_static;
+    let dialect = Dialect::new().with_delay_header_in_millis(header("x-wait-ms")).unwrap();
+    let dialect = dialect.with_delay_header(header("x-wait")).unwrap();
+    let dialect = dialect.with_delay_header_in_millis(header("retry-after")).unwrap();
+    type Case<'a> = (&'a [(&'a str, &'a str)], Option<u64>);
+    let cases: [Case<'_>; 9] = [
+        (&[("x-wait", "2.5")], Some(2_500)),
+        (&[("x-wait", "1m")], Some(60_000)),
+        (&[("x-wait", "1767229203")], Some(3_000)),
+        (&[("x-wait", "9"), ("x-wait-ms", "700")], Some(700)),
+        (&[("x-wait", "9"), ("x-wait-ms", "-1")], Some(9_000)),
+        (&[("x-wait", "9"), ("retry-after-ms", "100")], Some(9_000)),
+        (&[("x-wait", "soon"), ("retry-after-ms", "100")], Some(100)),
+        (&[("retry-after", "1500")], Some(1_500)),
+        (&[("x-wait-s", "9")], None),
+    ];
+    for (fields, expected) in cases {
+        let date = ("date", "Thu, 01 Jan 2026 01:00:00 GMT");
+        let fields = fields.iter().copied().chain([date]);
+        let headers = head_of(fields.clone().map(|(name, value)| (name, value.as_bytes())));
+        let pause = |status| {
+            let reading = Reading::new(&dialect, status, &headers, None, || SystemTime::UNIX_EPOCH);
+            (reading.pause(), reading.requested_delay())
+        };
+        let delay = expected.map(Duration::from_millis);
+        let fields: Vec<_> = fields.collect();
+        assert_eq!(pause(StatusCode::TOO_MANY_REQUESTS), (delay, delay), "{fields:?}");
+        // A 403 that states a delay is a throttle. Any other error delays only its own call.
+        assert_eq!(pause(StatusCode::FORBIDDEN), (delay, delay), "{fields:?}");
+        assert_eq!(pause(StatusCode::INTERNAL_SERVER_ERROR), (None, delay), "{fields:?}");
+    }
+    let error = dialect.clone().with_delay_header(header("x-wait")).unwrap_err();
+    assert_eq!((error.field(), error.value()), ("delay header", "x-wait"));
+    let error = dialect.with_quota_headers(quota("x-wait").with_window(Duration::from_secs(1))).unwrap_err();
+    assert_eq!((error.field(), error.value()), ("quota header", "x-wait"));
+}
+
+#[test]
+fn header_of_a_permanent_throttle_has_its_value_and_a_status_of_at_least_400() {
+    let code = HeaderName::from_static("x-code");
+    let any = HeaderName::from_static("x-spent");
+    let value = HeaderValue::from_static;
+    let dialect = Dialect::new().with_permanent_header(code.clone(), value("40112")).unwrap();
+    let dialect = dialect.with_permanent_header(code.clone(), value("40114")).unwrap();
+    let dialect = dialect.with_permanent_header(any.clone(), None).unwrap();
+    let permanent = ServerSignal::throttled().with_permanent().with_not_processed();
+    let cases: [(&str, &[&str], bool); 8] = [
+        ("x-code", &["40112"], true),
+        ("x-code", &["40114"], true),
+        ("x-code", &["1", "40114"], true),
+        ("x-code", &["401140"], false),
+        ("x-code", &[], false),
+        ("x-spent", &[""], true),
+        ("x-spent", &["1"], true),
+        ("x-spend", &["1"], false),
+    ];
+    for (name, values, is_permanent) in cases {
+        let headers = head_of(values.iter().map(|value| (name, value.as_bytes())));
+        for status in [200, 399, 400, 401, 403, 429, 500] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let reading = Reading::new(&dialect, status, &headers, None, || SystemTime::UNIX_EPOCH);
+            let expected = is_permanent && status.as_u16() >= 400;
+            assert_eq!(dialect.signal(status, &headers), expected.then_some(permanent), "{name} {values:?}");
+            assert_eq!(reading.is_permanent(), expected, "{name} {values:?} {status}");
+        }
+    }
+    // The function of the dialect takes precedence, whatever the order of the calls.
+    let accepting = dialect.clone().with_signal(|status, _| (status == 429).then(ServerSignal::accepted));
+    let headers = head_of([("x-spent", b"1".as_slice())]);
+    assert_eq!(accepting.signal(StatusCode::TOO_MANY_REQUESTS, &headers), Some(ServerSignal::accepted()));
+    assert_eq!(accepting.signal(StatusCode::FORBIDDEN, &headers), Some(permanent));
+    for (name, value) in
+        [(&code, Some(value("40114"))), (&code, None), (&any, None), (&any, Some(value("1")))]
+    {
+        let error = dialect.clone().with_permanent_header(name.clone(), value).unwrap_err();
+        assert_eq!((error.field(), error.value()), ("permanent header", name.as_str()));
+    }
+}
+
 #[test]
 fn throttle_status_is_at_least_400() {
     for (status, is_valid) in [(200, false), (399, false), (400, true), (999, true)] {

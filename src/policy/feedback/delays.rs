@@ -58,8 +58,8 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 /// Returns `None` if no header has a valid value. Returns zero for a date in the past, so that the ordinary backoff
 /// applies.
 ///
-/// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
-/// 9110 §10.2.3), and those of single services. Its value has one of the forms of
+/// Reads the first of these headers that has a valid value: those of `custom`, `retry-after-ms`, `x-ms-retry-after-ms`,
+/// `Retry-After` (RFC 9110 §10.2.3), and those of single services. Its value has one of the forms of
 /// [`until`](crate::policy::moment::until), and is rounded up:
 ///
 /// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
@@ -70,7 +70,11 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 ///
 /// A moment is compared to the response's own `Date` header, because the clocks of server and client differ. Without a
 /// `Date` header it is compared to `wall`, which is called at most once.
-pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
+pub fn retry_after(
+    headers: &HeaderMap,
+    custom: &[(HeaderName, Scale)],
+    wall: impl FnOnce() -> SystemTime,
+) -> Option<Duration> {
     let served = LazyCell::new(|| served(headers, wall));
     let longest = |text: &str, scale| {
         // A negative number states no delay, so that the next header counts.
@@ -82,5 +86,5 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
     };
     let of_header =
         |(name, scale): &(_, _)| values(headers, name).filter_map(|text| longest(text, *scale)).max();
-    DELAYS.iter().find_map(of_header)
+    custom.iter().chain(&DELAYS).find_map(of_header)
 }

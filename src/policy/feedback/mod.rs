@@ -140,7 +140,7 @@ impl<'a> Reading<'a> {
     /// Returns whether the headers request a delay, or report a quota without remaining permits. A delay of zero is no
     /// request: Jira Data Center sends it while permits remain.
     fn asks_to_wait(&self) -> bool {
-        let delay = || retry_after(self.headers, self.wall).filter(|delay| !delay.is_zero());
+        let delay = || self.retry_after().filter(|delay| !delay.is_zero());
         self.has_headers && (delay().is_some() || self.has_no_permits())
     }
 
@@ -261,11 +261,15 @@ impl<'a> Reading<'a> {
         *self.pause.get_or_init(|| self.stated_delay().filter(|delay| !delay.is_zero()))
     }
 
+    fn retry_after(&self) -> Option<Duration> {
+        retry_after(self.headers, self.dialect.delays(), self.wall)
+    }
+
     /// Returns the delay that the server states: that of the signal, or the longer of [`retry_after`] and a failed gRPC
     /// call's [delay](grpc::requested_delay).
     fn stated_delay(&self) -> Option<Duration> {
         let of_signal = self.signal.as_ref().and_then(|signal| signal.delay);
-        of_signal.or_else(|| retry_after(self.headers, self.wall).max(grpc::requested_delay(self.headers)))
+        of_signal.or_else(|| self.retry_after().max(grpc::requested_delay(self.headers)))
     }
 
     /// Returns the delay that the server requested, or the delay that its remaining permits imply.

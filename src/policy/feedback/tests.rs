@@ -16,7 +16,7 @@ fn read(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
         reads.set(reads.get() + 1);
         parse_http_date(NOW, || UNIX_EPOCH).unwrap()
     };
-    (retry_after(&headers, wall), reads.get())
+    (retry_after(&headers, &[], wall), reads.get())
 }
 
 const fn millis(millis: u64) -> Option<Duration> {
@@ -211,7 +211,7 @@ proptest! {
             let Ok(value) = HeaderValue::from_bytes(value) else { continue };
             for (name, _) in &DELAYS {
                 let headers = HeaderMap::from_iter([(name.clone(), value.clone()), (DATE, value.clone())]);
-                let delay = retry_after(&headers, || UNIX_EPOCH);
+                let delay = retry_after(&headers, &[], || UNIX_EPOCH);
                 prop_assert!(delay.is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
             }
         }

@@ -133,17 +133,23 @@ impl QuotaHeaders {
         Row { name: name.into(), unit, window, scale, is_form: false }
     }
 
-    /// Returns an error if a header has two meanings or is never read, or if a quota can never be read.
-    pub(crate) fn check(all: &[Self]) -> Result<(), InvalidConfig> {
+    /// Returns an error if a header has two meanings or is never read, or if a quota can never be read. The `added`
+    /// header is the last one, and `others` are the dialect's headers of delays.
+    pub(crate) fn check<'a>(
+        added: &'static str,
+        all: &'a [Self],
+        others: impl Iterator<Item = &'a HeaderName>,
+    ) -> Result<(), InvalidConfig> {
         if let Some(one) = all.iter().find(|one| one.remaining.is_some() == one.used.is_some()) {
             let value = if one.used.is_some() { "both" } else { "none" };
             return Err(InvalidConfig::new("quota", value, "either `remaining` or `used`"));
         }
-        let mut names: Vec<_> = all.iter().flat_map(Self::fields).map(|(name, _)| name.as_str()).collect();
+        let of_quotas = all.iter().flat_map(Self::fields).map(|(name, _)| name);
+        let mut names: Vec<_> = of_quotas.chain(others).map(HeaderName::as_str).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             let expected = "a header that appears only once in the dialect";
-            return Err(InvalidConfig::new("quota header", pair[0].to_owned(), expected));
+            return Err(InvalidConfig::new(added, pair[0].to_owned(), expected));
         }
         let invalid = all.iter().find_map(|one| Some((one.row().name.into_owned(), one.missing()?)));
         invalid.map_or(Ok(()), |(name, expected)| Err(InvalidConfig::new("quota header", name, expected)))

@@ -17,6 +17,8 @@ enum Source {
     ServerSignal,
     /// The dialect of the limit layer and of the retry layer.
     Dialects,
+    /// A header of the dialect, which has the meaning of [`rejected`].
+    PermanentHeader,
 }
 
 fn with_signal(builder: StackBuilder, source: Source, signal: ServerSignal) -> StackBuilder {
@@ -31,6 +33,10 @@ fn with_signal(builder: StackBuilder, source: Source, signal: ServerSignal) -> S
                 response
             },
         )),
+        Source::PermanentHeader => {
+            let header = http::HeaderName::from_static("x-error");
+            builder.with_dialect(Dialect::new().with_permanent_header(header, None).unwrap())
+        }
         Source::ServerSignal => builder.with_server_signal(move |_, headers| of(headers)),
         Source::Dialects => builder
             .with_retry(quick_retry().with_dialect(dialect.clone()))
@@ -45,12 +51,15 @@ fn rejected() -> ServerSignal {
 
 #[tokio::test(start_paused = true)]
 async fn permanently_throttled_member_pauses_and_its_requests_go_to_the_other_one() {
-    for source in [Source::Layer, Source::ServerSignal, Source::Dialects] {
-        for (status, signal, method) in [
+    for source in [Source::Layer, Source::ServerSignal, Source::Dialects, Source::PermanentHeader] {
+        let cases = [
             (429, rejected(), Method::POST),
             (403, ServerSignal::accepted().with_permanent().with_not_processed(), Method::POST),
             (200, ServerSignal::throttled().with_permanent(), Method::GET),
-        ] {
+        ];
+        // The header of a dialect has no meaning in a 200.
+        let count = if matches!(source, Source::PermanentHeader) { 2 } else { 3 };
+        for (status, signal, method) in cases.into_iter().take(count) {
             let eu = per_second(10);
             let service = service(
                 move || ScriptedResponse::status(status).with_header("x-error", "quota"),

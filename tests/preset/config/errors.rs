@@ -55,6 +55,12 @@ timout.total = '60s'
     unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `no_credential`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`, `decompression`
 retry.backoff.bass = '60s'
     unknown field `bass`, expected one of `base`, `cap`, `jitter`
+dialect.delay_headers = ['x-wait']
+    invalid type: string "x-wait", expected a table
+dialect.delay_headers = [{ millis = true }]
+    missing field `name`
+dialect.permanent_headers = [{ name = 'x-reason', status = 429 }]
+    unknown field `status`, expected `name` or `value`
 retry = '3 times'
     invalid type: string "3 times", expected a table
 limit.quota = '4 concurrency/1s'
@@ -75,6 +81,10 @@ limit.quota = ['10/1s', '0/60s']
     limit.quota[1]: invalid quota limit `0`: expected at least 1
 dialect.quotas = [{ remaining = 'x left' }]
     dialect.quotas[0].remaining: invalid header `x left`: expected the name of a header, such as x-api-key
+dialect.delay_headers = [{ name = 'x-wait' }, { name = 'x wait' }]
+    dialect.delay_headers[1].name: invalid header `x wait`: expected the name of a header, such as x-api-key
+dialect.permanent_headers = [{ name = 'x-reason', value = "spend\ncap" }]
+    dialect.permanent_headers[0].value: invalid header value `spend\ncap`: expected visible ASCII characters and spaces
 dialect.quotas = [{ remaining = 'x-left', unit = 'cookies' }]
     dialect.quotas[0].unit: invalid unit `cookies`: expected requests, tokens, input_tokens, output_tokens, points, bytes or concurrency
 "#;
@@ -86,6 +96,12 @@ dialect.quotas = [{ remaining = 'x-left', window = '1s' }, { remaining = 'x-more
     dialect.quotas[1]: invalid quota header `x-left`: expected a header that appears only once in the dialect
 dialect.throttle_statuses = [418, 302]
     dialect.throttle_statuses[1]: invalid throttle status `302`: expected at least 400
+dialect.delay_headers = [{ name = 'x-wait' }, { name = 'X-Wait', millis = true }]
+    dialect.delay_headers[1]: invalid delay header `x-wait`: expected a header that appears only once in the dialect
+dialect.delay_headers = [{ name = 'x-wait' }] ; dialect.quotas = [{ remaining = 'x-left', reset = 'x-wait' }]
+    dialect.quotas[0]: invalid quota header `x-wait`: expected a header that appears only once in the dialect
+dialect.permanent_headers = [{ name = 'x-code', value = 1 }, { name = 'x-code', value = 2 }, { name = 'x-code' }]
+    dialect.permanent_headers[2]: invalid permanent header `x-code`: expected each header once, or several times with different values
 dialect.quotas = [{ remaining = 'x-left' }]
     dialect.quotas[0]: invalid quota header `x-left`: expected a header with the reset or the window, or a documented window
 dialect.quotas = [{ used = 'x-used', window_header = 'x-window' }]

@@ -61,7 +61,7 @@ const EVERY_FIELD: &str = "
     timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
     attempt_span.header = 'x-attempt'
     request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
-    dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points', reset = 'x-reset', limit = 'x-limit', resource = 'x-pool' }, { used = 'x-used', limit = 'x-most', window_header = 'x-window', millis = true }] }
+    dialect = { throttle_statuses = [400], delay_headers = [{ name = 'x-wait' }, { name = 'x-wait-ms', millis = true }], permanent_headers = [{ name = 'x-code', value = 40112 }, { name = 'x-spent' }], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points', reset = 'x-reset', limit = 'x-limit', resource = 'x-pool' }, { used = 'x-used', limit = 'x-most', window_header = 'x-window', millis = true }] }
     [retry]
     max_attempts = 7
     max_retry_after = '8s'
@@ -101,6 +101,11 @@ fn every_field_has_the_same_effect_as_its_setter() {
     let used = QuotaHeaders::of_used(header("x-used")).with_limit(header("x-most"));
     let used = used.with_window_header(header("x-window")).with_millis();
     let dialect = dialect.with_quota_headers(credits).unwrap().with_quota_headers(used).unwrap();
+    let dialect = dialect.with_delay_header(header("x-wait")).unwrap();
+    let dialect = dialect.with_delay_header_in_millis(header("x-wait-ms")).unwrap();
+    let code = http::HeaderValue::from_static("40112");
+    let dialect = dialect.with_permanent_header(header("x-code"), code).unwrap();
+    let dialect = dialect.with_permanent_header(header("x-spent"), None).unwrap();
     let quotas = [
         Quota::per_second(10).unwrap(),
         Quota::per_minute(100).unwrap().with_burst(20).unwrap().with_margin(2 * SECOND).unwrap(),
