@@ -13,9 +13,7 @@ use super::{
     layer::Settings,
     limiter::SelectLimiter,
     permit::{InFlight, Permit},
-    service::{
-        Expected, InFlightBody, OuterPermit, Pending, check_order, check_outer_layers, complete, settle,
-    },
+    service::{Expected, InFlightBody, Pending, check_auth, check_order, complete, settle},
 };
 use crate::{
     call::{CallContext, RecordedHead, RequestHead},
@@ -93,14 +91,10 @@ impl<B> Unsent<B> {
     }
 
     /// Returns the request as the inner service expects it.
-    fn whole(&mut self, call: Option<&CallContext>, permit: &Permit<'_>) -> &mut Option<Request<B>> {
+    fn whole(&mut self, call: Option<&CallContext>) -> &mut Option<Request<B>> {
         if let Self::Waiting(recorded, _) = self {
             let (head, body) = take_once(recorded);
-            let mut request = head.request(call, body);
-            if permit.is_of_quota() {
-                request.extensions_mut().insert(OuterPermit);
-            }
-            *self = Self::Whole(Some(request));
+            *self = Self::Whole(Some(head.request(call, body)));
         }
         match self {
             Self::Whole(request) => request,
@@ -193,7 +187,7 @@ where
                     let mut acquire = settings.limiter.acquire_for(head, &permit_request);
                     let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
                         if expired.is_none() {
-                            check_outer_layers(&settings.options, head, call);
+                            check_auth(&settings.options, head, call);
                         }
                         // The clock is read only for a request that has to wait.
                         let pending = Pending::new(acquire, call, expired.take());
@@ -232,7 +226,7 @@ where
                 *unsent = Unsent::COMPLETED;
                 return Poll::Ready(Err(Error::from_readiness(error)));
             }
-            let request = unsent.whole(call, &permit);
+            let request = unsent.whole(call);
             if waited && permit.is_expired() {
                 // The permit has expired unused. The request keeps the ready inner service while it waits for another
                 // permit, because the service might not be ready again by then.

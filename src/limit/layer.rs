@@ -251,8 +251,6 @@ pub(super) struct Options {
     pub(super) in_flight_until_head: bool,
     /// The WARN event for a layer that is outside a retry layer.
     pub(super) order_warning: Arc<OrderWarning>,
-    /// The WARN event for a layer that is inside another rate limit layer.
-    pub(super) limit_warning: Arc<OrderWarning>,
     /// The WARN event for a layer that is inside an auth layer.
     pub(super) auth_warning: Arc<OrderWarning>,
     pub(super) refusal_warning: Arc<LastWarning>,

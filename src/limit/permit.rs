@@ -153,11 +153,6 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Returns whether the permit is one of a quota. Returns `true` for a custom limiter.
-    pub(super) fn is_of_quota(&self) -> bool {
-        self.local().is_none_or(|(limiter, _)| limiter.has_quota())
-    }
-
     pub(super) fn is_older_than_now(&self) -> bool {
         !self.granted_at().elapsed().is_zero()
     }

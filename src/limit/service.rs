@@ -189,17 +189,10 @@ pub(super) fn check_order<R>(options: &Options, outcome: &Result<Response<R>, Er
     }
 }
 
-/// Marks a request that has waited in a rate limit layer, and has a permit of its quota.
-#[derive(Clone)]
-pub(super) struct OuterPermit;
-
-/// Called before a request waits for its permit. Emits an event, once for each layer, if a key or the permit of an
-/// outer layer may expire during the wait.
+/// Called before a request waits for its permit. Emits an event, once for each layer, if a key may expire during the
+/// wait.
 #[inline(never)]
-pub(super) fn check_outer_layers(options: &Options, head: RequestHead<'_>, call: Option<&CallContext>) {
-    if extension_beside::<OuterPermit>(call, head.extensions).is_some() {
-        telemetry::limit_inside_limit(call, &options.limit_warning);
-    }
+pub(super) fn check_auth(options: &Options, head: RequestHead<'_>, call: Option<&CallContext>) {
     if let Some(call) = call.filter(|call| call.has_expiring_key(head.headers)) {
         telemetry::limit_inside_auth(call, &options.auth_warning);
     }

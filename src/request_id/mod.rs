@@ -52,7 +52,6 @@
 //! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause, or rejected a request without a delay | `service` `member` `pause_ms` `quota` |
 //! | `tower_outbound::limit` | warn | limiter paused by the server beyond the longest pause | once for each such pause | `service` `member` `pause_ms` `probe_after_ms` |
 //! | `tower_outbound::limit` | warn | retries exceed the quota: move the rate limit layer inside the retry layer | once for each layer, if one permit was taken for several attempts | `service` `attempts` |
-//! | `tower_outbound::limit` | warn | requests exceed the quota of an outer rate limit layer: use one layer with limit::Joint | once for each layer, if a request with a permit of an outer quota has waited again | `service` |
 //! | `tower_outbound::limit` | warn | a key may expire during the wait for a permit: move the auth layer inside the rate limit layer | once for each layer, if a request with a replaceable key in a header has waited | `service` |
 //! | `tower_outbound::limit` | debug | limiter learned another rate | an adaptive limiter changed its rate, in requests per second | `service` `rate` `source` |
 //! | `tower_outbound::limit` | warn | limiter's store stopped replying | a query to the store of a shared limiter failed | `error` `state` `retry_in_ms` |

@@ -164,17 +164,6 @@ pub(crate) fn retry_inside_limit(report: &Report, warning: &OrderWarning) {
     });
 }
 
-/// Emits the event for a rate limit layer that is inside another one, once for each layer.
-pub(crate) fn limit_inside_limit(call: Option<&CallContext>, warning: &OrderWarning) {
-    warning.once(|| {
-        warn!(
-            target: LIMIT,
-            service = call.and_then(CallContext::service).as_deref(),
-            "requests exceed the quota of an outer rate limit layer: use one layer with limit::Joint"
-        );
-    });
-}
-
 /// Emits the event for a rate limit layer that is inside an auth layer, once for each layer.
 pub(crate) fn limit_inside_auth(call: &CallContext, warning: &OrderWarning) {
     warning.once(|| {

@@ -10,9 +10,8 @@ mod span;
 pub(crate) use self::call_event::{Subject, attempt, call, deferred_attempt, joins_attempt};
 pub(crate) use self::event::{
     LastWarning, OrderWarning, Waiting, gave_up, granted, key_changed, key_refresh_begins,
-    key_refresh_failed, key_refreshed, key_rejected, learned, limit_inside_auth, limit_inside_limit, paused,
-    refused, request_id_inside_retry, retry, retry_inside_auth, retry_inside_limit,
-    total_timeout_inside_limit,
+    key_refresh_failed, key_refreshed, key_rejected, learned, limit_inside_auth, paused, refused,
+    request_id_inside_retry, retry, retry_inside_auth, retry_inside_limit, total_timeout_inside_limit,
 };
 pub(crate) use self::span::{Sending, call_span, end_call};
 

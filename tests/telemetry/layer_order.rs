@@ -134,8 +134,6 @@ const AUTH_OUTSIDE_LIMIT: (&str, &str) =
     (LIMIT, "a key may expire during the wait for a permit: move the auth layer inside the rate limit layer");
 const AUTH_OUTSIDE_RETRY: (&str, &str) =
     (RETRY, "a retry repeats a key that may have expired: move the auth layer inside the retry layer");
-const LIMIT_OUTSIDE_LIMIT: (&str, &str) =
-    (LIMIT, "requests exceed the quota of an outer rate limit layer: use one layer with limit::Joint");
 
 fn one_per_second() -> LocalLimiter {
     LocalLimiter::sliding_window(Quota::per_second(1).unwrap())
@@ -194,20 +192,6 @@ async fn auth_outside_rate_limit_or_retry_is_reported_once_for_each_layer() {
         assert_eq!(reported!(capture, script, auth, retry(), limit()), []);
     }
     assert_eq!(reported!(capture, script, retry(), limit(), bearer()), []);
-}
-
-#[tokio::test(start_paused = true)]
-async fn rate_limit_inside_another_one_is_reported_once_for_each_layer() {
-    let (capture, _guard) = Capture::at(LevelFilter::WARN);
-    let limit = RateLimitLayer::new;
-    for _ in 0..2 {
-        let slow = LocalLimiter::sliding_window(Quota::new(1, secs(2)).unwrap());
-        let reported = reported!(capture, [Status(200)], limit(one_per_second()), limit(slow));
-        assert_eq!(reported, owned(&[LIMIT_OUTSIDE_LIMIT]));
-    }
-    // The permit of a limiter without a quota does not expire.
-    let in_flight = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
-    assert_eq!(reported!(capture, [Status(200)], limit(in_flight), limit(one_per_second())), []);
 }
 
 /// All permits expire during the wait for the key. The layer then acquires others, with the same requests.

@@ -71,15 +71,14 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
         wrong.clone().oneshot(get(URI)).await.unwrap();
     }
     let keys = RefreshingKey::new(|| ready(ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)));
-    let hourly = Quota::per_hour(2).unwrap().with_burst(1).unwrap();
     let wrong = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap())
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(LocalLimiter::paced_window(quota)))
-        .layer(RateLimitLayer::new(LocalLimiter::paced_window(hourly)))
         .service(ScriptedService::new([Status(503), Status(503), Status(200)]));
     wrong.oneshot(get(URI)).await.unwrap();
+    let hourly = Quota::per_hour(2).unwrap().with_burst(1).unwrap();
     let service = preset.with_quota(hourly).layer().unwrap().layer(ScriptedService::new([Status(200)]));
     for _ in 0..3 {
         let _ = service.clone().oneshot(get(URI)).await;
@@ -99,7 +98,7 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
         .filter(|row| !all.iter().any(|other| is_part(row, other)))
         .cloned()
         .collect::<BTreeSet<_>>();
-    assert_eq!(documented.len(), 29);
+    assert_eq!(documented.len(), 28);
     if !has_store_events {
         documented.retain(|row| !format!("{row:?}").contains("limiter's store"));
     }

@@ -325,11 +325,6 @@ impl Core {
             || self.learners().any(|learner| learner.is_void(at))
     }
 
-    /// Returns whether permits expire if they are held too long, because there is a quota.
-    pub fn has_quota(&self) -> bool {
-        self.lateness.slack < u64::MAX
-    }
-
     /// Returns after which time granted permits expire if they are not collected.
     fn longest_uncollected(&self) -> u64 {
         self.lateness.slack.min(LONGEST_UNCOLLECTED)

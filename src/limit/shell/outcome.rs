@@ -26,10 +26,6 @@ impl Shared {
         self.locked(|core, now| core.is_expired(at, now))
     }
 
-    pub(crate) fn has_quota(&self) -> bool {
-        self.locked(|core, _| core.has_quota())
-    }
-
     /// Ends a request that received a response. Returns what the response changed.
     #[inline]
     pub(crate) fn completed(
