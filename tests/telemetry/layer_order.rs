@@ -141,7 +141,7 @@ fn one_per_second() -> LocalLimiter {
 
 /// Returns an auth layer whose key may expire, or that has a fixed key.
 fn auth(may_expire: bool, placement: KeyPlacement) -> AuthLayer {
-    let key = ApiKey::new("k3y").unwrap();
+    let key = ApiKey::new(if may_expire { "t0ken" } else { "k3y" }).unwrap();
     let keys: KeySource = match may_expire {
         true => RefreshingKey::new(move || ready(Ok::<_, BoxError>(FreshKey::new(key.clone())))).into(),
         false => key.into(),
@@ -192,6 +192,10 @@ async fn auth_outside_rate_limit_or_retry_is_reported_once_for_each_layer() {
         assert_eq!(reported!(capture, script, auth, retry(), limit()), []);
     }
     assert_eq!(reported!(capture, script, retry(), limit(), bearer()), []);
+    // An API may require a subscription key besides the token.
+    let subscription =
+        auth(false, KeyPlacement::header(HeaderName::from_static("x-subscription-key")).unwrap());
+    assert_eq!(reported!(capture, script, subscription, retry(), limit(), bearer()), []);
 }
 
 /// All permits expire during the wait for the key. The layer then acquires others, with the same requests.
