@@ -37,4 +37,4 @@ pub(crate) use self::rejected::{MaybeRejected, polled_after_completion, take_onc
 #[cfg(feature = "client")]
 pub(crate) use self::transport::{ConnectError, ConnectPhase};
 #[cfg(feature = "proxy")]
-pub(crate) use self::transport::{ProxyRejectedPassword, is_rejected_by_proxy};
+pub(crate) use self::transport::{NO_COMMON_METHOD, ProxyRejection, is_rejected_by_proxy};

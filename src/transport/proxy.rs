@@ -19,7 +19,7 @@ use super::{TransportConfig, connection::Stream};
 use crate::config::text::InlineKey;
 use crate::{
     config::InvalidConfig,
-    error::{BoxError, ProxyRejectedPassword, is_rejected_by_proxy},
+    error::{BoxError, NO_COMMON_METHOD, ProxyRejection, is_rejected_by_proxy},
     uri::{is_loopback, quoted},
 };
 
@@ -306,7 +306,7 @@ impl Intercept {
             Ok(status) if status.is_success() && head.starts_with(b"HTTP/1.") => Ok(stream),
             // Some proxies respond 401 to a wrong password, such as tinyproxy.
             Ok(StatusCode::PROXY_AUTHENTICATION_REQUIRED | StatusCode::UNAUTHORIZED) => {
-                Err(ProxyRejectedPassword.into())
+                Err(ProxyRejection::Login.into())
             }
             Ok(status) => Err(format!("the proxy responded with status {}", status.as_u16()).into()),
             Err(_) => Err("the response of the proxy is not http".into()),
@@ -314,10 +314,14 @@ impl Intercept {
     }
 }
 
-/// Marks the error of a proxy that rejects the password.
+/// Marks the error of a proxy that rejects the login.
 fn rejected(error: impl Into<BoxError>) -> BoxError {
     let error = error.into();
-    if is_rejected_by_proxy(&error.to_string()) { ProxyRejectedPassword.into() } else { error }
+    match error.to_string().as_str() {
+        NO_COMMON_METHOD => ProxyRejection::Methods.into(),
+        text if is_rejected_by_proxy(text) => ProxyRejection::Login.into(),
+        _ => error,
+    }
 }
 
 /// Adds the default port of the scheme.

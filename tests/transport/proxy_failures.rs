@@ -22,21 +22,28 @@ fn texts(error: &Error, client: &Client, proxy: &Proxy, log: &Capture) -> String
 
 #[tokio::test]
 async fn wrong_password_of_a_proxy_causes_one_login_and_appears_in_no_error_or_log() {
+    const WRONG: Option<(&str, &str)> = Some((USER, "wr0ng-s3cret-in-tests"));
+    const REJECTED: &str = "the proxy requires a valid user and password";
+    const NO_METHOD: &str =
+        "the proxy accepts none of the offered methods: it requires a user and a password, or accepts none";
     let (https, trusting) = https_server(&["h2", "http/1.1"]).await;
     let http = Server::quick(Settings::default()).await;
-    for (given, scheme) in [
-        (None, "http"),
-        (None, "socks5"),
-        (Some((USER, "wr0ng-s3cret-in-tests")), "http"),
-        (Some((USER, "wr0ng-s3cret-in-tests")), "socks5"),
+    for (required, given, scheme, expected) in [
+        (LOGIN, None, "http", REJECTED),
+        (LOGIN, None, "socks5", NO_METHOD),
+        (LOGIN, WRONG, "http", REJECTED),
+        (LOGIN, WRONG, "socks5", REJECTED),
+        // The client offers no other method than its login.
+        (None, WRONG, "socks5", NO_METHOD),
     ] {
         let (log, _guard) = Capture::all();
-        let recorded = Recorded::start(scheme, LOGIN).await;
+        let recorded = Recorded::start(scheme, required).await;
         let proxy = recorded.proxy(scheme, given);
         let client = through(builder(&https.url_of(HOST)), trusting.clone(), proxy.clone());
         let error = within(client.post("/").body("{}")).await.unwrap_err();
         assert_not_sent(&error, ErrorKind::Proxy, 1);
         assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
+        assert!(format!("{error:#}").ends_with(expected), "{error:#}");
         assert_eq!(recorded.path.opened(), 1, "several logins could lock an account");
         if let Some((_, password)) = given {
             assert_eq!(Search::new(password).find(&texts(&error, &client, &proxy, &log)), None);

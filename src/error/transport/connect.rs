@@ -81,17 +81,27 @@ impl StdError for ConnectError {
     }
 }
 
-/// The error of a proxy that has rejected the user or the password.
+/// The error of a proxy that has rejected the login.
 #[cfg(feature = "proxy")]
 #[derive(Debug)]
-pub(crate) struct ProxyRejectedPassword;
+pub(crate) enum ProxyRejection {
+    /// The user or the password is wrong or missing.
+    Login,
+    /// The SOCKS proxy accepts no method of authentication that the client has offered.
+    Methods,
+}
 
 #[cfg(feature = "proxy")]
-impl fmt::Display for ProxyRejectedPassword {
+impl fmt::Display for ProxyRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the proxy requires another user or password")
+        f.write_str(match self {
+            Self::Login => "the proxy requires a valid user and password",
+            Self::Methods => {
+                "the proxy accepts none of the offered methods: it requires a user and a password, or accepts none"
+            }
+        })
     }
 }
 
 #[cfg(feature = "proxy")]
-impl StdError for ProxyRejectedPassword {}
+impl StdError for ProxyRejection {}

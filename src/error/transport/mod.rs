@@ -32,7 +32,7 @@ mod hyper;
 mod tests;
 
 #[cfg(feature = "proxy")]
-pub(crate) use self::connect::ProxyRejectedPassword;
+pub(crate) use self::connect::ProxyRejection;
 #[cfg(feature = "client")]
 pub(crate) use self::connect::{ConnectError, ConnectPhase};
 
@@ -135,7 +135,7 @@ impl Findings {
             return None;
         }
         #[cfg(feature = "proxy")]
-        if error.is::<ProxyRejectedPassword>() {
+        if error.is::<ProxyRejection>() {
             return self.last_as(ErrorKind::Connect);
         }
         #[cfg(feature = "hyper")]
@@ -283,14 +283,16 @@ fn is_unknown_name(text: &str) -> bool {
     TEXTS.iter().any(|unknown| text.contains(unknown))
 }
 
+/// hyper-util's text if the SOCKS proxy accepts no method of authentication that the client has offered.
+pub(crate) const NO_COMMON_METHOD: &str = "SOCKS error: server does not support user/pass authentication";
+
 /// Returns whether a proxy has rejected the password, or requires one. The types of hyper-util's errors have no public
 /// name, so their texts are compared. If hyper-util changes the texts, the call is retried.
 pub(crate) fn is_rejected_by_proxy(text: &str) -> bool {
     const TEXTS: [&str; 3] = [
         "tunnel error: proxy authorization required",
         "SOCKS error: credentials not accepted",
-        // The proxy accepts none of the client's methods: it requires a password, or accepts none.
-        "SOCKS error: server does not support user/pass authentication",
+        NO_COMMON_METHOD,
     ];
     TEXTS.contains(&text)
 }
