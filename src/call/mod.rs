@@ -304,7 +304,7 @@ impl CallContext {
 
     /// Records why the call makes no further attempt.
     pub(crate) fn end(&self, stop: impl Into<Stop>) {
-        let Stop { reason, retry_after } = stop.into();
+        let Stop { reason, retry_after, is_permanent } = stop.into();
         self.0.shared.has_succeeded.store(reason == StopReason::Success, Ordering::Relaxed);
         if reason == StopReason::Success && retry_after.is_none() {
             return;
@@ -318,7 +318,7 @@ impl CallContext {
                 state.add_wait(elapsed.saturating_sub(since));
             }
         }
-        state.stop_reason = Some(reason);
+        (state.stop_reason, state.is_permanent) = (Some(reason), is_permanent);
         retry_after
             .into_iter()
             .for_each(|delay| state.rare.get_or_insert_default().retry_after = delay.into());

@@ -97,6 +97,8 @@ pub(super) struct State {
     pub(super) renewal: Option<Box<Renewal>>,
     /// Why the call ended without a success.
     pub(super) stop_reason: Option<StopReason>,
+    /// Whether the call ended with a permanent response.
+    pub(super) is_permanent: bool,
     /// Boxed, because most calls never set any of it.
     pub(super) rare: Option<Box<Rare>>,
 }
@@ -265,6 +267,8 @@ pub(crate) struct CallSummary {
     /// The member and the URI of the last attempt that a pool passed to a member.
     pub(crate) routed: Option<(usize, Uri)>,
     pub(crate) queued: Duration,
+    /// Whether the call ended with a permanent response.
+    pub(crate) is_permanent: bool,
     pub(crate) server_request_id: Option<Arc<str>>,
     /// The attempt whose times the event shows.
     pub(crate) attempt: Option<AttemptReport>,
@@ -322,6 +326,7 @@ impl CallContext {
             attempts,
             routed: member.and_then(|member| member.routed.clone()),
             queued,
+            is_permanent: state.is_permanent,
             server_request_id: state.server_request_id.clone(),
             attempt: (shows_attempt || is_slow).then(|| state.attempts.last_report()).flatten(),
             shows_attempt,

@@ -68,8 +68,8 @@
 //! - The response of the call is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`,
 //!   `UNAVAILABLE` or `DATA_LOSS`.
 //! - The retry layer made no further attempt after a temporary failure, for example after a third 429.
-//! - The retry layer did not retry a 429, because it is [permanent](crate::limit::ServerSignal::with_permanent) or a
-//!   rule excludes it.
+//! - The retry layer did not retry a response, because it is [permanent](crate::limit::ServerSignal::with_permanent).
+//! - The retry layer did not retry a 429, because the response, a rule or a classifier forbids it.
 //!
 //! Every call that is not logged as failed is logged as completed, even if it ends with a 404.
 //! [`with_log_level`](RequestIdLayer::with_log_level) changes the level of the event for completed and refused calls.

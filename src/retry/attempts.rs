@@ -148,6 +148,7 @@ impl<B: Body + 'static> Attempts<B> {
             retry_after: stop
                 .retry_after
                 .or(error.filter(|error| error.is_refusal()).and_then(Error::retry_after)),
+            is_permanent,
             ..stop
         });
         let is_only = decided.is_err() && broken.is_none() && number == 1;

@@ -93,7 +93,7 @@ impl RetryLayer {
         };
         match retry::decide(state, longest) {
             Ok(Retry { delay, reason, .. }) => NextStep::Retry { delay, reason },
-            Err(Stop { reason, retry_after }) => NextStep::Stop { reason, retry_after },
+            Err(Stop { reason, retry_after, .. }) => NextStep::Stop { reason, retry_after },
         }
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
     // The span of the call contains no URL of a member.
     let uri = LazyCell::new(|| routed.map(|(_, uri)| uri).or_else(|| outside.map(|subject| &subject.uri)));
     let unnamed = LazyCell::new(|| uri.filter(|_| !summary.has_service));
-    let failed = result.map_or(true, |response| response.has_failed(ended));
+    let failed = result.map_or(true, |response| response.has_failed(ended, summary.is_permanent));
     let times = summary.attempt.as_ref();
     let attempt = times.filter(|_| summary.shows_attempt);
     let connect = times.and_then(|attempt| attempt.connect);

@@ -102,8 +102,8 @@ impl<'a> ResponseSummary<'a> {
     }
 
     /// Returns whether the call counts as failed. It does after a 5xx, after a server failure in gRPC, after a
-    /// temporary failure without a further attempt, and after a 429 that is not temporary.
-    fn has_failed(&self, ended: Option<StopReason>) -> bool {
+    /// temporary failure without a further attempt, and after a 429 or a permanent response that is not retried.
+    fn has_failed(&self, ended: Option<StopReason>, is_permanent: bool) -> bool {
         let code = Code::in_head(self.headers);
         let server = matches!(
             code,
@@ -118,8 +118,8 @@ impl<'a> ResponseSummary<'a> {
         );
         let stopped = match ended {
             Some(StopReason::Exhausted | StopReason::Budget) => true,
-            // Until somebody raises the quota, each call of the service ends this way.
-            Some(StopReason::NotRetryable) => self.status == StatusCode::TOO_MANY_REQUESTS,
+            // Each call fails this way until the account's quota is raised.
+            Some(StopReason::NotRetryable) => is_permanent || self.status == StatusCode::TOO_MANY_REQUESTS,
             // For a 401, these reasons only mean that the request was not resent with a new key. The 401 is the result
             // of the call, not a temporary failure.
             Some(

@@ -127,6 +127,26 @@ async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
     }
 }
 
+/// Each call fails this way until the account's quota is raised.
+#[tokio::test(start_paused = true)]
+async fn permanent_responses_are_logged_at_warn_whatever_their_status() {
+    for status in [401, 402, 403, 429] {
+        let (capture, _guard) = Capture::at(LevelFilter::INFO);
+        let stack = StackBuilder::new(URI).unwrap().without_credential();
+        let stack = stack.with_server_signal(|status: StatusCode, _: &HeaderMap| {
+            (status != StatusCode::NOT_FOUND).then(|| ServerSignal::throttled().with_permanent())
+        });
+        let service = stack.layer().unwrap().layer(ScriptedService::new([Status(status), Status(404)]));
+        for expected in [(Level::WARN, Some("not_retryable")), (Level::INFO, None)] {
+            service.clone().oneshot(get(URI)).await.unwrap();
+            let calls = capture.of(CALL);
+            let call = calls.last().unwrap();
+            let stop_reason = call.fields.get("stop_reason").map(String::as_str);
+            assert_eq!((call.level, stop_reason), expected, "{status}");
+        }
+    }
+}
+
 /// A failed gRPC call has the HTTP status 200.
 #[tokio::test(start_paused = true)]
 async fn grpc_status_is_in_the_event_of_the_call_and_in_the_attempt_span() {

@@ -34,7 +34,7 @@ use self::support::{
     capture::{self, Capture, Row},
     get, millis, refuse_for_tokens_and_for_requests, request, secs,
 };
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_http::follow_redirect::FollowRedirectLayer;
@@ -42,7 +42,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey},
-    limit::{LocalLimiter, RateLimitLayer},
+    limit::{LocalLimiter, RateLimitLayer, ServerSignal},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,

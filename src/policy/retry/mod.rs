@@ -187,11 +187,13 @@ pub(crate) struct Stop {
     pub(crate) reason: StopReason,
     /// The delay that the next attempt would have needed.
     pub(crate) retry_after: Option<Duration>,
+    /// Whether the last response is [permanent](crate::limit::ServerSignal::with_permanent).
+    pub(crate) is_permanent: bool,
 }
 
 impl From<StopReason> for Stop {
     fn from(reason: StopReason) -> Self {
-        Self { reason, retry_after: None }
+        Self { reason, retry_after: None, is_permanent: false }
     }
 }
 
@@ -231,7 +233,7 @@ pub(crate) fn decide(
         requested => (None, requested),
     };
     if requested.is_some_and(|requested| requested > state.max_retry_after) {
-        return Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: requested });
+        return Err(Stop { retry_after: requested, ..StopReason::RequestedDelayTooLong.into() });
     }
     let none = Delay { own: Duration::ZERO, spread: Duration::ZERO };
     let mut own = if is_retry { backoff(reason).ok_or(StopReason::Exhausted)? } else { none };
@@ -249,7 +251,7 @@ pub(crate) fn decide(
     // Draining must leave time for the next attempt, because a drained response can no longer be returned.
     let wait = delay.max(drain);
     if state.time_left.is_some_and(|left| wait >= left) {
-        return Err(Stop { reason: StopReason::Deadline, retry_after: Some(wait) });
+        return Err(Stop { retry_after: Some(wait), ..StopReason::Deadline.into() });
     }
     if !state.replayable {
         return Err(StopReason::NotReplayable.into());

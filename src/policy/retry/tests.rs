@@ -148,10 +148,10 @@ fn call_stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
 #[test]
 fn reports_the_requested_delay_that_was_too_long() {
     let too_long = 120 * SECOND + Duration::from_nanos(1);
-    let expected = Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: Some(too_long) });
+    let expected = Err(Stop { retry_after: Some(too_long), ..StopReason::RequestedDelayTooLong.into() });
     assert_eq!(decide(RetryState { requested_delay: Some(too_long), ..STATE }), expected);
 
-    let late = Err(Stop { reason: StopReason::Deadline, retry_after: Some(SECOND) });
+    let late = Err(Stop { retry_after: Some(SECOND), ..StopReason::Deadline.into() });
     assert_eq!(decide(RetryState { time_left: Some(SECOND), ..STATE }), late);
     assert!(decide(RetryState { time_left: Some(SECOND + Duration::from_nanos(1)), ..STATE }).is_ok());
 }
