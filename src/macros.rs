@@ -19,12 +19,12 @@ macro_rules! inner_service {
 }
 
 /// Defines methods in place of those of a feature that is not enabled. Their bound is never met, so that the compiler
-/// rejects a call with the message, which names the feature.
+/// rejects a call with the message and the note, which name the feature.
 macro_rules! without_feature {
-    ($feature:literal, $message:literal, $type:ident { $($method:ident($($arg:ident),*))* }) => {
+    ($feature:literal, $message:literal, $note:literal, $type:ident { $($method:ident($($arg:ident),*))* }) => {
         #[cfg(not(feature = $feature))]
         const _: () = {
-            #[diagnostic::on_unimplemented(message = $message, label = "the feature is not enabled")]
+            #[diagnostic::on_unimplemented(message = $message, label = "the feature is not enabled", note = $note)]
             pub trait Enabled {}
             impl $type {
                 $(

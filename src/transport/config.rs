@@ -114,15 +114,24 @@ field_of_feature!("native-roots", WithoutNativeRoots);
 #[cfg(feature = "serde")]
 field_of_feature!("proxy", WithoutProxy);
 
-without_feature!("rustls", "this method needs the feature `rustls` of tower-outbound", TransportConfig {
-    with_root_certificates(P) without_bundled_roots() with_client_certificate(C, K)
-});
-without_feature!("native-roots", "this method needs the feature `native-roots` of tower-outbound", TransportConfig {
-    with_native_roots()
-});
-without_feature!("proxy", "this method needs the feature `proxy` of tower-outbound", TransportConfig {
-    with_proxy(P)
-});
+without_feature!(
+    "rustls",
+    "this method needs the feature `rustls` of tower-outbound",
+    "enable it with `cargo add tower-outbound --features rustls`",
+    TransportConfig { with_root_certificates(P) without_bundled_roots() with_client_certificate(C, K) }
+);
+without_feature!(
+    "native-roots",
+    "this method needs the feature `native-roots` of tower-outbound",
+    "enable it with `cargo add tower-outbound --features native-roots`",
+    TransportConfig { with_native_roots() }
+);
+without_feature!(
+    "proxy",
+    "this method needs the feature `proxy` of tower-outbound",
+    "enable it with `cargo add tower-outbound --features proxy`",
+    TransportConfig { with_proxy(P) }
+);
 
 impl TransportConfig {
     /// Creates a configuration with the defaults.

@@ -97,6 +97,7 @@ fn compiler_message_names_the_absent_feature() {
     for feature in ["decompression", "reqwest", "native-roots", "rustls", "proxy"] {
         let message = format!("this method needs the feature `{feature}` of tower-outbound");
         assert_eq!(messages.matches(&message).count(), 1, "{messages}");
+        assert!(messages.contains(&format!("cargo add tower-outbound --features {feature}`")), "{messages}");
     }
     assert!(messages.contains("the item is gated behind the `serde` feature"), "{messages}");
 }

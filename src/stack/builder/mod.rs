@@ -87,12 +87,18 @@ pub struct StackBuilder {
     pub(crate) outer_layers: super::client_layers::ClientLayers<super::OuterService>,
 }
 
-without_feature!("decompression", "this method needs the feature `decompression` of tower-outbound", StackBuilder {
-    with_decompression()
-});
-without_feature!("reqwest", "this method needs the feature `reqwest` of tower-outbound", StackBuilder {
-    reqwest(C)
-});
+without_feature!(
+    "decompression",
+    "this method needs the feature `decompression` of tower-outbound",
+    "enable it with `cargo add tower-outbound --features decompression`",
+    StackBuilder { with_decompression() }
+);
+without_feature!(
+    "reqwest",
+    "this method needs the feature `reqwest` of tower-outbound",
+    "enable it with `cargo add tower-outbound --features reqwest`",
+    StackBuilder { reqwest(C) }
+);
 
 impl StackBuilder {
     /// Creates a builder from the base URL of a service.
