@@ -20,9 +20,9 @@ use std::{borrow::Cow, fmt};
 ///
 /// # Which setters fail
 ///
-/// - [`StackBuilder`](crate::stack::StackBuilder) and [`TransportConfig`](crate::transport::TransportConfig) are
-///   builders: no setter fails. The last step, such as `client()` or `build()`, returns the error of the first invalid
-///   value.
+/// - [`StackBuilder`](crate::stack::StackBuilder), [`TransportConfig`](crate::transport::TransportConfig) and
+///   [`RequestBuilder`](crate::client::RequestBuilder) are builders: no setter fails. The last step, such as `client()`,
+///   `build()` or the request's `.await`, returns the error of the first invalid value.
 /// - Every other type is complete after each step, such as a [`Quota`](crate::Quota), a
 ///   [`LocalLimiter`](crate::limit::LocalLimiter) or a layer. A constructor or setter that rejects some values returns
 ///   a `Result`. One that accepts every value does not.

@@ -51,7 +51,7 @@ use crate::{
 /// | `native_roots` | `false`: `true` also trusts the operating system's roots. Needs the feature `native-roots` |
 /// | `client_certificate`, `client_key` | none: the paths of two PEM files. Needs the feature `rustls` |
 /// | `proxy` | none: the URL of a proxy, or `environment`. Needs the feature `proxy`. Never serialised |
-/// | `no_proxy` | none: hosts that are reached without the proxy, such as `10.0.0.0/8, example.com` |
+/// | `no_proxy` | none: hosts that are reached without the proxy, such as `10.0.0.0/8, example.com`. Needs the feature `proxy` |
 ///
 /// TCP sends small packets without delay (`TCP_NODELAY`).
 ///

@@ -26,7 +26,7 @@
 //! | phase | limited by | evidence | delivery | retried |
 //! |---|---|---|---|---|
 //! | resolve the name | connect timeout | no connection | not sent: `dns`, `connect_timeout`; `proxy` if it is the name of a proxy | every method, unless the name is unknown |
-//! | open TCP, and a tunnel through the proxy | connect timeout | no connection | not sent: `connect_refused`, `connect_timeout`, `connect`; only `proxy` with a proxy | every method, unless the proxy rejects the password (407) |
+//! | open TCP, and a tunnel through the proxy | connect timeout | no connection | not sent: `connect_refused`, `connect_timeout`, `connect`; only `proxy` with a proxy | every method, unless the proxy rejects the password or requires one |
 //! | TLS handshake | connect timeout | no connection | not sent: `tls`, `connect_timeout` | every method, unless a certificate is invalid or the server rejects the client |
 //! | wait for a connection or an HTTP/2 stream | deadline | no connection was assigned | not sent: `deadline` | never, because the deadline has passed |
 //! | hand the request to a connection | | hyper returns the request | not sent: `closed` | on another connection, then every method |

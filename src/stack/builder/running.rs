@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The description in the error of a file, which has no field for these settings.
-const IN_FILE: &str = "that of the client, because code has set it and a file cannot change it";
+const IN_FILE: &str = "the client's, because a file cannot change what code has set";
 
 impl StackBuilder {
     /// Returns this builder with the limiter of `running`, the builder of a client. Returns an error if a setting that

@@ -69,7 +69,7 @@ fn errors_name_the_field_of_the_file_and_keep_the_settings() {
 /// A file has no field for what code has added to the client.
 #[test]
 fn errors_about_settings_of_code_name_no_method() {
-    let in_code = "that of the client, because code has set it and a file cannot change it";
+    let in_code = "the client's, because a file cannot change what code has set";
     let keyed = Keyed::new(|_| true, |_| LocalLimiter::without_quota());
     for (builder, expected) in [
         (builder("").with_limiter(LocalLimiter::without_quota()), "limit: invalid limiter `another limiter`"),
