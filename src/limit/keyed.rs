@@ -106,8 +106,9 @@ use crate::{
 ///   limit applies to it, and its quotas are those with which `make` now creates its limiter.
 ///   [`set_quotas`](LocalLimiter::set_quotas) with other quotas therefore keeps the key in use. If most keys have their
 ///   own quotas, let `make` create the limiters with them.
-/// - Adding a key removes idle keys, and so does every 256th lookup of a known key in one of 16 parts of the table. No
-///   background task runs, and a key in use is never removed. The next request of a removed key creates a new limiter.
+/// - The table has 16 parts. Adding a key removes idle keys of its part, and so does every 256th lookup of known keys in
+///   a part. No background task runs, and a key in use is never removed. The next request of a removed key creates a new
+///   limiter, which counts its permits from 0 and has learned no rate. To keep a limiter, keep a clone of it.
 /// - A request with a new key is refused if keys in use take up all the room.
 /// - A server limit, such as a daily quota that resets at midnight, keeps its key in use until the reset. In that case,
 ///   set the maximum to the number of different keys in a day.

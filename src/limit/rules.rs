@@ -201,7 +201,7 @@ impl LocalLimiter {
     /// - [`Snapshot::learned`] contains the learned rate. The layer logs each change at DEBUG as
     ///   `limiter learned another rate`, and sets the gauge `tower_outbound.limit.learned_rate`.
     /// - If other processes use the same key, the limiter learns the share of the quota that they leave.
-    /// - [`Keyed`](super::Keyed) discards an idle limiter and its learned rate when it needs room for another key.
+    /// - [`Keyed`](super::Keyed) discards an idle limiter and its learned rate.
     pub fn adaptive(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(Setup::new(quotas.into_iter().collect(), Rule::Learned))
     }

@@ -23,7 +23,7 @@ use crate::config::InvalidConfig;
 ///     .with_quota_headers(credits)?
 ///     .with_delay_header(header("x-credits-wait"))?
 ///     .with_throttle_status(StatusCode::IM_A_TEAPOT)?
-///     // The spend cap of an account: no request succeeds until somebody raises it.
+///     // The spend cap of an account: every request fails until the account's cap is raised.
 ///     .with_permanent_header(header("x-reason"), HeaderValue::from_static("spend-cap"))?
 ///     .with_signal(|status, headers| {
 ///         // An overload is a 500 with a header, and no other 500 has it.

@@ -166,7 +166,8 @@ impl StackConfig {
         StackBuilder::from_config(self)?.client().map_err(InvalidConfig::in_file)
     }
 
-    /// Changes a running client to this configuration: see [`Client::reconfigure`]. A changed `transport` is an error.
+    /// Changes a running client to this configuration: see [`Client::reconfigure`]. A changed `transport` or
+    /// `decompression` is an error.
     ///
     /// Use it for a client from [`client`](Self::client). Hooks that code has added to a builder are lost. To keep
     /// hooks and layers, pass a builder that has them to [`Client::reconfigure`].

@@ -100,7 +100,9 @@ impl<B: Body + 'static> Attempts<B> {
         let number = self.call.end_attempt(outcome, failure, requested_delay, headers);
 
         let attempt = AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() };
+        let is_permanent = reading.as_ref().is_some_and(Reading::is_permanent);
         let key_replaced = self.resends
+            && !is_permanent
             && decision::is_key_replaced(&attempt, self.idempotent)
             && !self.call.is_key_replaced();
         // A 401 states that the request was not processed, unless an inner retry layer has sent it before.
@@ -108,7 +110,6 @@ impl<B: Body + 'static> Attempts<B> {
             && outcome.status() == Some(StatusCode::UNAUTHORIZED)
             && attempt.extension::<AfterProcessing>().is_none();
         self.maybe_processed |= !is_rejected && outcome.delivery().may_be_processed();
-        let is_permanent = !key_replaced && reading.as_ref().is_some_and(Reading::is_permanent);
         // A permanent throttle of one member of a pool does not prevent a retry at another one.
         let is_soon = |wait| wait <= policy.max_retry_after;
         let moves = is_permanent && self.release_member(outcome.delivery()).is_some_and(is_soon);

@@ -171,7 +171,8 @@ impl StackBuilder {
     /// limits of bodies count decompressed bytes.
     ///
     /// The layer is a [transport layer](Self::with_transport_layer), tower-http's `DecompressionLayer`.
-    pub fn with_decompression(self) -> Self {
+    pub fn with_decompression(mut self) -> Self {
+        self.decompresses = true;
         // The body of the layer does not report that it is empty, so it would count as in flight until the caller reads
         // it.
         let emptied = |response: Response<DecompressionBody<Body>>| {

@@ -11,7 +11,7 @@ use tower_outbound::{
         Outcome::{self, Refused},
         StopReason,
     },
-    limit::{LocalLimiter, RateLimitLayer},
+    limit::{Dialect, LocalLimiter, RateLimitLayer},
     retry::{Budget, Grpc, RetryOverride},
 };
 
@@ -70,6 +70,20 @@ async fn request_of_any_method_is_resent_once_with_the_new_key() {
         assert_eq!((attempts[1].delay, report(&response).stop_reason()), (None, Some(StopReason::Success)));
         assert_eq!(budget.left(), 1, "the budget was empty, and the successful call added 1 to the budget");
     }
+}
+
+/// Ably reports a used-up quota with a 401. Another key does not change it.
+#[tokio::test(start_paused = true)]
+async fn request_is_not_resent_after_a_401_that_is_permanent() {
+    let header = "x-code".parse::<http::HeaderName>().unwrap();
+    let dialect =
+        Dialect::new().with_permanent_header(header, http::HeaderValue::from_static("40112")).unwrap();
+    let retry = RetryLayer::new().with_dialect(dialect);
+    let script = [Headers(401, &[("x-code", "40112")]), Status(200)];
+    let (status, reason, sent) = send_to_script(&retry, get(URI), &script).await;
+    assert_eq!((status, reason, sent), (401, StopReason::NotRetryable, 1));
+    let script = [Headers(401, &[("x-code", "40140")]), Status(200)];
+    assert_eq!(send_to_script(&retry, get(URI), &script).await.2, 2);
 }
 
 /// The server sends each 401 after 25 s. The provider's backoff of at most 20 s is over by then, so each 401 causes the

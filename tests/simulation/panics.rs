@@ -1,4 +1,4 @@
-//! Makes each panic a violation, also that of a task whose handle nobody awaits. tokio passes such a panic to nobody.
+//! Reports each panic as a violation, including that of a detached task, which tokio returns to no caller.
 
 use std::{cell::RefCell, panic, sync::Once};
 

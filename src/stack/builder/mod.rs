@@ -85,6 +85,8 @@ pub struct StackBuilder {
     pub(crate) transport_layers: super::client_layers::ClientLayers<super::TransportService>,
     #[cfg(feature = "client")]
     pub(crate) outer_layers: super::client_layers::ClientLayers<super::OuterService>,
+    #[cfg(feature = "decompression")]
+    pub(crate) decompresses: bool,
 }
 
 without_feature!(
@@ -144,6 +146,8 @@ impl StackBuilder {
             transport_layers: super::client_layers::ClientLayers(Vec::new()),
             #[cfg(feature = "client")]
             outer_layers: super::client_layers::ClientLayers(Vec::new()),
+            #[cfg(feature = "decompression")]
+            decompresses: false,
         })
     }
 }

@@ -22,6 +22,11 @@ impl StackBuilder {
         let layers = |field, new: &dyn fmt::Debug, old: &dyn fmt::Debug| {
             (field, format!("{new:?}"), format!("{old:?}, those of the client"))
         };
+        #[cfg(feature = "decompression")]
+        if self.decompresses != running.decompresses {
+            let expected = format!("{}, that of the client", running.decompresses);
+            return Err(InvalidConfig::of_setting("decompression", self.decompresses.to_string(), expected));
+        }
         let (field, value, expected) = if self.base.uri != running.base.uri {
             let expected = format!("{}, that of the client", running.base.uri);
             return Err(InvalidConfig::of_setting("base url", self.base.uri.to_string(), expected));

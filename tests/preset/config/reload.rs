@@ -82,6 +82,17 @@ fn errors_about_settings_of_code_name_no_method() {
     }
 }
 
+#[cfg(feature = "decompression")]
+#[test]
+fn change_of_decompression_is_rejected_whatever_layers_code_has_added() {
+    let expected = "decompression: invalid decompression `true`: expected false, that of the client";
+    for builder in [builder(""), builder("").with_transport_layer(Identity::new())] {
+        assert_eq!(error(&builder.client().unwrap(), "decompression = true"), expected);
+    }
+    let error = error(&client("decompression = true"), "");
+    assert_eq!(error, "decompression: invalid decompression `false`: expected true, that of the client");
+}
+
 #[cfg(feature = "proxy")]
 #[test]
 fn another_proxy_is_rejected_without_its_password() {

@@ -288,7 +288,8 @@ proptest! {
                     let earlier = grants.partition_point(|(at, _)| at + shortest < now);
                     in_windows = if has_log { earlier.max(in_windows) } else { grants.len() };
                     let is_logged = has_log && !quotas.iter().any(Quota::is_bucket);
-                    in_buckets = if is_logged { in_windows } else { grants.len() };
+                    // The log of a window lacks the grants of the buckets that the window replaced.
+                    in_buckets = if is_logged { in_windows.max(in_buckets) } else { grants.len() };
                     core.set_quotas(&new, now);
                     quotas = new;
                 }
