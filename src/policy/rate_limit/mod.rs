@@ -7,9 +7,10 @@ mod structured_quotas;
 mod tests;
 
 pub(crate) use self::quota_headers::names;
+#[cfg(any(test, fuzzing))]
+pub use self::remaining::MAX_POLICIES;
 pub use self::{
     quota_headers::QuotaHeaders,
-    remaining::MAX_POLICIES,
     remaining::{QuotaName, Remaining, Unit},
 };
 
