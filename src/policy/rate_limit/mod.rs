@@ -45,7 +45,7 @@ struct Hit<'a> {
 
 /// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
 ///
-/// Returns at most [`MAX_POLICIES`] quotas, ordered by their remaining permits, fewest first.
+/// Returns at most `MAX_POLICIES` quotas, ordered by their remaining permits, fewest first.
 /// Quotas with equally many remaining permits are ordered by their resets, longest first. The list is empty if no
 /// header is valid.
 ///
@@ -270,7 +270,7 @@ fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashMap<u64, Dur
 
 /// Adds the remaining requests that a signal states.
 pub fn add_signal(list: &mut Vec<Remaining>, left: u64, reset_after: Duration, is_of_resource: bool) {
-    list.truncate(MAX_POLICIES - 1);
+    list.truncate(remaining::MAX_POLICIES - 1);
     // No header contains a newline, so no quota of a header has this identity.
     let policy = policy("\n", []);
     let reset_after = reset_after.min(MAX_REQUESTED_DELAY);
