@@ -1,5 +1,4 @@
-//! Presets: functions that return a [`StackBuilder`](crate::stack::StackBuilder) with the published values of one
-//! service.
+//! Presets: functions that return a [builder](crate::stack::StackBuilder) with the published values of one service.
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, Quota, preset};
