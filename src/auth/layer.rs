@@ -103,8 +103,8 @@ impl AuthLayer<AnySign> {
     ///
     /// The inner service must be `Clone`, and receives the same body type. The layer buffers a body in memory if the
     /// signature depends on it, so the body type must implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or
-    /// [`ReplayBody`](crate::body::ReplayBody) under a retry layer. A request whose
-    /// buffered body has trailers fails, and nothing is sent.
+    /// [`ReplayBody`](crate::body::ReplayBody) under a retry layer. A request whose buffered body has
+    /// trailers fails, and nothing is sent.
     ///
     /// The layer signs a request after the limiter has granted its permit. The safety margin of a quota should
     /// therefore cover the time that a signature takes.

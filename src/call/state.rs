@@ -209,39 +209,34 @@ fn candidates<'a>(headers: &'a HeaderMap, names: &'a [HeaderName]) -> impl Itera
     values.filter_map(|value| value.to_str().ok()).filter(is_id)
 }
 
-/// The two latest keys that a call has sent: the key that a 401 rejected, and its replacement.
+/// The two latest keys that a call has sent: the key that a 401 rejected, and its replacement. Each with whether it may
+/// expire or be replaced.
 #[derive(Debug, Default)]
-pub(super) struct SentKeys {
-    /// Each key, and whether it may expire or be replaced.
-    keys: [Option<(Secret, bool)>; 2],
-}
+pub(super) struct SentKeys([Option<(Secret, bool)>; 2]);
 
 impl SentKeys {
     pub(super) fn add(&mut self, key: &Secret, may_expire: bool) {
-        if self.keys[0].as_ref().is_none_or(|(latest, _)| latest != key) {
-            self.keys.swap(0, 1);
-            self.keys[0] = Some((key.clone(), may_expire));
+        if self.0[0].as_ref().is_none_or(|(latest, _)| latest != key) {
+            self.0.swap(0, 1);
+            self.0[0] = Some((key.clone(), may_expire));
         }
     }
 
     /// Returns whether `id` contains one of the keys.
     pub(super) fn are_in(&self, id: &str) -> bool {
-        self.keys.iter().flatten().any(|(key, _)| key.is_in(id))
+        self.0.iter().flatten().any(|(key, _)| key.is_in(id))
     }
 
-    /// Returns whether a sensitive header contains a key that may expire.
-    pub(super) fn may_expire_in(&self, headers: &HeaderMap) -> bool {
-        let is_in =
-            |value: &str| self.keys.iter().flatten().any(|(key, may_expire)| *may_expire && key.is_in(value));
-        let mut sensitive = headers.values().filter(|value| value.is_sensitive());
-        sensitive.any(|value| value.to_str().is_ok_and(is_in))
+    /// Returns whether `value` contains a key that may expire.
+    pub(super) fn may_expire_in(&self, value: &str) -> bool {
+        self.0.iter().flatten().any(|(key, may_expire)| *may_expire && key.is_in(value))
     }
 
     /// Redacts the keys in `text`, but not their encoded forms. The text may be cut off within a key, so the beginning
     /// of a key is also redacted at the end of the text.
     #[cfg(feature = "client")]
     pub(super) fn redact(&self, text: &str) -> String {
-        let mut keys: Vec<_> = self.keys.iter().flatten().map(|(key, _)| key.expose()).collect();
+        let mut keys: Vec<_> = self.0.iter().flatten().map(|(key, _)| key.expose()).collect();
         // Replaces the longer key first, because it may contain the shorter one.
         keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
         keys.into_iter().fold(text.to_owned(), |text, key| {

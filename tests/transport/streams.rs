@@ -284,13 +284,19 @@ async fn late_frames_of_dropped_responses_do_not_close_their_connection() {
     assert_eq!(path.opened(), 1);
 }
 
-/// The pool grants the stream to a call which is not polled again before it is dropped.
-#[tokio::test]
-async fn dropped_call_that_was_just_granted_a_stream_returns_it() {
+/// Returns the permits of a server, the server, and a client whose only connection is open.
+async fn gated_connection() -> (Arc<Semaphore>, Server, Client) {
     let permits = Arc::new(Semaphore::new(1));
     let server = gated_server(&permits).await;
     let client = client(&server.url(), http2().with_max_connections(1));
     assert_eq!(within(text(client.get("/first"))).await, "ok");
+    (permits, server, client)
+}
+
+/// The pool grants the stream to a call which is not polled again before it is dropped.
+#[tokio::test]
+async fn dropped_call_that_was_just_granted_a_stream_returns_it() {
+    let (permits, server, client) = gated_connection().await;
     for _ in 0..3 {
         let held = tokio::spawn(text(client.get("/held")));
         within(server.received(server.requests() + 1)).await;
@@ -309,10 +315,7 @@ async fn dropped_call_that_was_just_granted_a_stream_returns_it() {
 
 #[tokio::test]
 async fn dropped_waiting_calls_free_their_places() {
-    let permits = Arc::new(Semaphore::new(1));
-    let server = gated_server(&permits).await;
-    let client = client(&server.url(), http2().with_max_connections(1));
-    assert_eq!(within(text(client.get("/first"))).await, "ok");
+    let (permits, server, client) = gated_connection().await;
     let held = tokio::spawn(text(client.get("/held")));
     within(server.received(2)).await;
     let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(client.get("/dropped").send())).collect();

@@ -72,8 +72,8 @@ use crate::{
 ///
 /// The limiters share only the permits. Each has its own queue, pauses, rate-limit headers and limit of requests in
 /// flight. `RedisLimiter` also shares the pauses and the remaining amounts that the server reports, and counts the
-/// requests in flight of all processes. It uses parts of the crate that are not public. A program with a
-/// custom source can share a pause: it calls [`pause_until`](crate::limit::LocalLimiter::pause_until) of each limiter.
+/// requests in flight of all processes. It uses parts of the crate that are not public. A program with a custom source can
+/// share a pause: it calls [`pause_until`](crate::limit::LocalLimiter::pause_until) of each limiter.
 ///
 /// All times are nanoseconds since the limiter was created, by the limiter's clock. The limiter calls the source under
 /// its lock, so no method may block or call the limiter.

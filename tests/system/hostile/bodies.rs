@@ -69,10 +69,7 @@ fn flow_control_bounds_an_unread_endless_body() {
 fn body_collect_fails_when_an_endless_body_exceeds_the_limit() {
     for (protocol, limit) in BODY_LIMITS {
         let client = preset_client(&endless(protocol, 200), protocol);
-        let error = with_memory_limit(&format!("{protocol:?} 200, collected to 64 KiB"), limit, async {
-            client.get("/v1/latest").await.unwrap().into_body().bytes_up_to(64 << 10).await.unwrap_err()
-        });
-        assert_eq!(error.downcast_ref::<BodyTooLarge>().unwrap().limit(), 64 << 10);
+        assert_collects_64_kib(&client, &format!("{protocol:?} 200, collected to 64 KiB"), limit);
     }
 }
 
@@ -81,9 +78,7 @@ fn body_collect_fails_when_an_endless_body_exceeds_the_limit() {
 fn fetch_json_stops_at_the_maximum_body_size() {
     let client = preset_client(&endless(Http1, 200), Http1);
     // While the buffer doubles, the new buffer of 32 MiB and the previous buffer of 16 MiB exist at the same time.
-    let error = with_memory_limit("Http1 200, read as JSON", 52 * MIB, async {
-        client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
-    });
+    let error = json_error(&client, "Http1 200, read as JSON", 52 * MIB);
     assert!(error.is_too_large(), "{error:?}");
 }
 
@@ -92,11 +87,7 @@ fn fetch_json_stops_at_the_maximum_body_size() {
 fn fetch_json_reads_only_an_excerpt_of_an_error_body() {
     for (protocol, limit) in BODY_LIMITS {
         let client = preset_client(&endless(protocol, 404), protocol);
-        let error = with_memory_limit(&format!("{protocol:?} 404, read as JSON"), limit, async {
-            client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
-        });
-        assert_eq!(error.status().unwrap(), 404);
-        assert!(error.excerpt().len() <= 1027, "{error:?}");
+        assert_excerpt(&client, &format!("{protocol:?} 404, read as JSON"), limit);
     }
 }
 

@@ -70,7 +70,9 @@ use std::{future::Future, time::Duration};
 
 use http::StatusCode;
 use tokio::runtime::Builder;
-use tower_outbound::{ApiKey, Client, Error, Report, preset, stack, transport::TransportConfig};
+use tower_outbound::{
+    ApiKey, Client, Error, Report, body::BodyTooLarge, preset, stack, transport::TransportConfig,
+};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -116,6 +118,30 @@ fn preset_builder(url: &str) -> stack::StackBuilder {
 /// Returns the client of a preset with its default settings.
 fn preset_client(url: &str, protocol: Protocol) -> Client {
     preset_builder(url).client_with_transport(transport(protocol)).unwrap()
+}
+
+/// Returns the error of a call that reads JSON within the memory limit.
+#[cfg(feature = "json")]
+fn json_error(client: &Client, case: &str, limit: u64) -> tower_outbound::client::ResponseError {
+    with_memory_limit(case, limit, async {
+        client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
+    })
+}
+
+/// Checks that a call that reads JSON reads only an excerpt of a 404.
+#[cfg(feature = "json")]
+fn assert_excerpt(client: &Client, case: &str, limit: u64) {
+    let error = json_error(client, case, limit);
+    assert_eq!(error.status().unwrap(), 404);
+    assert!(error.excerpt().len() <= 1027, "{error:?}");
+}
+
+/// Checks that a call whose body exceeds 64 KiB fails within the memory limit.
+fn assert_collects_64_kib(client: &Client, case: &str, limit: u64) {
+    let error = with_memory_limit(case, limit, async {
+        client.get("/v1/latest").await.unwrap().into_body().bytes_up_to(64 << 10).await.unwrap_err()
+    });
+    assert_eq!(error.downcast_ref::<BodyTooLarge>().unwrap().limit(), 64 << 10);
 }
 
 /// Returns a preset's client with a total timeout and an attempt timeout of 400 ms each. The preset's attempt timeout

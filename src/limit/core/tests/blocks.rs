@@ -93,7 +93,6 @@ fn callers_that_take_permits_from_blocks_get_at_least_99_percent_of_the_rate() {
         let (without, _) = take_all(ample(rule), rest * MS, false);
         let (with, from_blocks) = take_all(ample(rule), rest * MS, true);
         let part = without as f64 / with as f64;
-        println!("{rule:?}, rests of {rest} ms: {part} of the rate, {from_blocks} permits from blocks");
         assert!(part > 0.999, "{rule:?}, rests of {rest} ms: {part} of the rate without blocks");
         // Without rests, few permits of a bucket are free at once.
         let has_blocks = rest > 0 || rule == WINDOW;
